@@ -13,7 +13,6 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.amp import GradScaler
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +26,7 @@ from .method import CompressedMethod, Method, PowerSGD, read_config
 from .method.local import PatternName
 from .names import plain_names
 from .protocols.base import Bucket, Options
+from .torch_internals import GradBucket, buckets_of, has_rebuilt_buckets, reduces_in_python
 from .worker_state import WorkerState
 
 
@@ -171,7 +171,7 @@ class CompressionState(WorkerState):
         self._scaler = scaler if isinstance(self.config, CompressedMethod) else None
         self._scale: float | None = None
         self._accumulated = AccumulatedGradients(optimized, self._fail)
-        self._ddp, self._rebuilt = ref(ddp), bool(ddp._has_rebuilt_buckets)
+        self._ddp, self._rebuilt = ref(ddp), has_rebuilt_buckets(ddp)
         self._by_strides = not ddp.gradient_as_bucket_view
         self._lay_out()
         self._ddp_options = {
@@ -245,7 +245,7 @@ class CompressionState(WorkerState):
     def _follow_rebuilt_buckets(self) -> None:
         """After the first step, DDP makes its buckets anew, as parameters lie in memory then."""
         ddp = None if self._rebuilt else self._ddp()
-        if ddp is not None and ddp._has_rebuilt_buckets:
+        if ddp is not None and has_rebuilt_buckets(ddp):
             self._rebuilt = True
             self._lay_out()
 
@@ -318,7 +318,7 @@ def ddp_in(model: object) -> DistributedDataParallel:
             "model in torch.nn.parallel.DistributedDataParallel, as the hook is DDP's (not that of FSDP); "
             "where there is one process only, libraries wrap none"
         )
-    if getattr(inner, "_use_python_reducer", False):
+    if reduces_in_python(inner):
         raise ValueError(
             'torch._dynamo.config.optimize_ddp = "python_reducer" when the model was made: DDP then has no '
             "buckets for the hook; leave it at its default"
@@ -338,7 +338,7 @@ def _skipping(config: Method, scaler: GradScaler | None) -> Method:
 def _reduced_by(ddp: DistributedDataParallel) -> set[int]:
     """Ids of the parameters that DDP reduces: neither ignored nor frozen when it was made."""
     try:
-        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+        buckets = buckets_of(ddp)
     except RuntimeError:  # there are none like those of sparse gradients
         kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         modules = ddp.module.named_modules()

@@ -21,29 +21,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 
 from .bucket.accumulated import nonzero_gradients
 from .bucket.compressor import Compressor
 from .bucket.layout import Layout, Part, lay_out
-from .bucket.ledger import Step, Totals
 from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
-from .exchange.collectives import Collectives
+from .exchange.collectives import Collectives, first_refused
 from .exchange.patterns import FIXED_SIZE, self_contained
-from .fsdp_groups import NamedGroup, named_groups
+from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
 from .method import CompressedMethod, Method, read_config
 from .names import plain_names, unmatched_patterns
 from .ops.interface import ops_for
 from .ops.readback import Readback
-from .optimizer_steps import StepTracker
 from .rules.base import Context
+from .torch_internals import after_backward, backward_id
+from .worker_state import StepState
 
 try:
     from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 except ImportError as problem:
     raise ImportError(
         "compress_reduce_scatter needs a torch whose FSDPModule has set_custom_reduce_scatter; this is "
@@ -117,7 +114,7 @@ class _Rows:
     """Value bits of all of these."""
 
 
-class ReduceScatterState:
+class ReduceScatterState(StepState):
     """The state of quantized reduce-scatters on one worker of an FSDP2 model.
 
     Attributes:
@@ -131,12 +128,10 @@ class ReduceScatterState:
 
     def __init__(self, model: nn.Module, config: CompressedMethod) -> None:
         """Prepares to reduce the gradients of a model; see `compress_reduce_scatter`."""
-        self.config, self.last_step, self._before_last = config, Step(), Totals()
-        self.failure: CompressionError | None = None
+        super().__init__(config, lambda: self._sharded)
+        self._sharded: dict[str, nn.Parameter] = {}
         self._groups = named_groups(model)
-        if any(
-            not isinstance(named.group._reduce_scatter_comm, DefaultReduceScatter) for named in self._groups
-        ):
+        if any(has_custom_reduce_scatter(named.group) for named in self._groups):
             raise RuntimeError(
                 "the model has a custom reduce-scatter already: call compress_reduce_scatter once"
             )
@@ -145,7 +140,6 @@ class ReduceScatterState:
         if problems := unmatched_patterns(config, self._names):
             raise ValueError("; ".join(problems))
         self._sharded = {name: parameters[name].sharded_param for name in self._names}
-        self._steps = StepTracker(self, lambda: self._sharded)
         ops = ops_for(self._groups[0].group.device, torch.get_num_threads())
         self._compressor = Compressor(config, ops)
         self._collectives: dict[dist.ProcessGroup, Collectives] = {}
@@ -161,11 +155,6 @@ class ReduceScatterState:
             module = named.group.modules[0]
             assert isinstance(module, FSDPModule)
             module.set_custom_reduce_scatter(_QuantizedReduceScatter(self, named))
-
-    @property
-    def totals(self) -> Totals:
-        """What this worker sent and received in all steps so far."""
-        return self._before_last.plus(self.last_step)
 
     def reduce(
         self, named: NamedGroup, gradients: Tensor, shard: Tensor, group: dist.ProcessGroup, op: Any
@@ -250,16 +239,15 @@ class ReduceScatterState:
 
     def _begin(self) -> None:
         """Begins a backward pass with its first reduction."""
-        task = torch._C._current_graph_task_id()
+        task = backward_id()
         if self._task == task:
             return
         self._task = task
         gradients = {name: parameter.grad for name, parameter in self._sharded.items()}
         local = {name: grad.to_local() for name, grad in gradients.items() if isinstance(grad, DTensor)}
         if self._steps.begin_pass(set(nonzero_gradients(local))) and not self._holds_back:
-            self._steps.begin_step()
-            self._before_last, self.last_step = self.totals, Step(steps=1)
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            self._begin_step()
+        after_backward(self._finish)
 
     def _finish(self) -> None:
         """Ends a backward pass: all workers refuse or skip what one found not finite."""
@@ -268,20 +256,15 @@ class ReduceScatterState:
             torch.cuda.current_stream(self._compressor.ops.device).wait_event(self._reduced)
         finite = torch.isfinite(torch.cat(marks)).tolist()
         refused = {name for name, is_finite in zip(chain(*sent), finite, strict=True) if not is_finite}
-        size, none = len(self._names), dist.get_world_size() * len(self._names)
-        first = dist.get_rank() * size
-        code = min((first + self._names.index(name) for name in refused), default=none)
+        rank, workers = dist.get_rank(), dist.get_world_size()
         try:
-            for collectives in self._all_collectives():
-                code = collectives.all_min(code)
+            first = first_refused(self._all_collectives(), rank, workers, self._names, refused)
         except CompressionError as problem:
             raise self._fail(problem) from problem.__cause__
-        if code == none:
-            return
-        rank, ordinal = divmod(code, size)
-        if self.config.nonfinite == "refuse":
-            raise self._fail(NonFiniteGradient(self._names[ordinal], rank))
-        self.last_step.skip(self._names[ordinal], rank)
+        if first is not None and self.config.nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(*first))
+        if first is not None:
+            self.last_step.skip(*first)
 
     def _all_collectives(self) -> list[Collectives]:
         """All groups that reduce in this model, also those between islands, where FSDP2 itself reduces."""
@@ -289,10 +272,6 @@ class ReduceScatterState:
         replicas = [mesh.replicate_process_group for mesh in meshes if isinstance(mesh, HSDPMeshInfo)]
         ops = self._compressor.ops
         return [*self._collectives.values(), *(Collectives(group, ops) for group in dict.fromkeys(replicas))]
-
-    def _fail(self, problem: CompressionError) -> CompressionError:
-        self.failure = self.failure or problem
-        return problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,9 +28,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
-from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
@@ -41,9 +38,19 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
-from .fsdp_groups import NamedGroup, named_groups
+from .fsdp_internals import (
+    DDPMeshInfo,
+    FSDPMeshInfo,
+    FSDPParam,
+    NamedGroup,
+    divided_after,
+    has_all_reduce_hook,
+    named_groups,
+    wait_for_reduction,
+)
 from .method import CompressedMethod, Method, PowerSGD, read_config
 from .protocols.base import Bucket, Options
+from .torch_internals import after_backward, backward_id, has_accumulation_hooks
 from .worker_state import WorkerState
 
 
@@ -130,16 +137,7 @@ class _Unit:
     @property
     def divided_after(self) -> float:
         """What FSDP2 divides a reduced gradient by when the hook has returned."""
-        group = self.named.group
-        _, factor, *_ = _get_gradient_divide_factors(
-            group._reduce_scatter_process_group,
-            None,
-            self.buffer.dtype,
-            group.device.type,
-            group.gradient_divide_factor,
-            group.force_sum_reduction_for_comms,
-        )
-        return 1.0 if factor is None else factor
+        return divided_after(self.named.group, self.buffer.dtype)
 
 
 @dataclass
@@ -315,7 +313,7 @@ class ReplicaState(WorkerState):
         if unit.holds_back:
             flat.zero_()
             return
-        is_awaited = any(parameter.sharded_param._post_accumulate_grad_hooks for parameter in parameters)
+        is_awaited = any(has_accumulation_hooks(parameter.sharded_param) for parameter in parameters)
         names = [unit.named.names[parameter] for parameter in parameters]
         series = self._passes * len(self._parameters)
         bucket = Bucket(unit.index, buffer, names, sizes, is_awaited=is_awaited, series=series)
@@ -329,7 +327,7 @@ class ReplicaState(WorkerState):
 
     def _begin(self) -> None:
         """Begins a backward pass with its first exchange; all workers first check that they agree."""
-        task = torch._C._current_graph_task_id()
+        task = backward_id()
         if self._task == task:
             return
         if self._task is not None:
@@ -347,7 +345,7 @@ class ReplicaState(WorkerState):
         if not self._agreed:
             self._check_agreement_and_connect(self._description())
             self._agreed = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        after_backward(self._finish)
 
     def _description(self) -> dict[str, str]:
         """What must be equal on all replicas, weights too: FSDP2 does not send them around."""
@@ -369,8 +367,7 @@ class ReplicaState(WorkerState):
         for exchange in under_way:
             self._arrived(exchange)
             group, factor = exchange.unit.named.group, exchange.unit.divided_after
-            if group._post_reduce_event is not None:
-                group.device_handle.current_stream().wait_event(group._post_reduce_event)
+            wait_for_reduction(group)
             if factor != 1:
                 exchange.bucket.buffer.div_(factor)
             for parameter, share in zip(exchange.parameters, exchange.bucket.shares, strict=True):
@@ -413,7 +410,7 @@ def _units_of(model: nn.Module) -> list[_Unit]:
             "the model's mesh has a dimension for replicas, over which FSDP2 itself reduces whole gradients: "
             "give fully_shard the shard dimension alone, such as mesh=mesh['shard']"
         )
-    if any(named.group._all_reduce_hook is not None for named in groups):
+    if any(has_all_reduce_hook(named.group) for named in groups):
         raise RuntimeError("the model has an all-reduce hook already: call compress_replicas once")
     return [
         _Unit(index, named, torch.empty(0, device=named.group.device)) for index, named in enumerate(groups)

@@ -32,7 +32,35 @@ _STATE_VERSION = 8
 a memory format that was not saved; from 8 on, totals and links are this worker's."""
 
 
-class WorkerState:
+class StepState:
+    """What a worker counts from step to step, and its first failure.
+
+    Attributes: `config`, `last_step` and `failure`, as of `WorkerState`.
+    """
+
+    def __init__(self, config: Method, optimized: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Begins with nothing counted; `optimized` returns parameters by name as optimizers have them."""
+        self.config, self.last_step, self._before_last = config, Step(), Totals()
+        self.failure: CompressionError | None = None
+        self._optimized, self._steps = optimized, StepTracker(self, optimized)
+
+    @property
+    def totals(self) -> Totals:
+        """What this worker sent and received in all steps so far."""
+        return self._before_last.plus(self.last_step)
+
+    def _begin_step(self) -> None:
+        """Begins a step: what was counted before is complete."""
+        self._steps.begin_step()
+        self._before_last, self.last_step = self.totals, Step(steps=1)
+
+    def _fail(self, problem: CompressionError) -> CompressionError:
+        """Records the first failure, so that a training loop can raise it instead of torch's RuntimeError."""
+        self.failure = self.failure or problem
+        return problem
+
+
+class WorkerState(StepState):
     """The state of compression on one worker.
 
     Attributes:
@@ -74,7 +102,7 @@ class WorkerState:
             ValueError: a name's pattern matches no parameter; or the method takes no key, not this exchange
                 pattern, or cannot take a parameter; or sites, key or number of threads are not valid.
         """
-        self.config = config
+        super().__init__(config, optimized)
         if problems := unmatched_patterns(config, list(known)):
             raise ValueError("; ".join(problems))
         key, threads = options.key, options.threads
@@ -98,9 +126,7 @@ class WorkerState:
                 f"a key with {config.kind}: it goes through torch's own all-reduce, without messages"
             )
         self.feedback = Feedback(config)
-        self.last_step = Step()
         self.statistics: dict[str, GradientStatistics] = {}
-        self.failure: CompressionError | None = None
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
         if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
@@ -113,8 +139,6 @@ class WorkerState:
         else:
             self._reducer = AllReduce(config, group, self._fail)
         self._observing = False
-        self._before_last = Totals()
-        self._optimized, self._steps = optimized, StepTracker(self, optimized)
 
     @property
     def workers(self) -> int:
@@ -125,11 +149,6 @@ class WorkerState:
     def is_first_worker(self) -> bool:
         """Whether this worker logs for all: the first of its group, and of the first shard."""
         return dist.get_rank(self._group) == 0
-
-    @property
-    def totals(self) -> Totals:
-        """What this worker sent and received in all steps so far."""
-        return self._before_last.plus(self.last_step)
 
     @property
     def traffic(self) -> Traffic:
@@ -251,9 +270,7 @@ class WorkerState:
         """
         if self._steps.begin_pass(uncleared):
             self._undo_skipped()
-            self._steps.begin_step()
-            self._before_last = self.totals
-            self.last_step = Step(steps=1)
+            self._begin_step()
         else:
             self._require_no_memory_of_steps()
             self.last_step.residual_squares = 0.0
@@ -309,8 +326,7 @@ class WorkerState:
             raise self._fail(problem) from None
 
     def _fail(self, problem: CompressionError) -> CompressionError:
-        """Records the first failure, so that a training loop can raise it instead of DDP's RuntimeError."""
-        self.failure = self.failure or problem
+        super()._fail(problem)
         if isinstance(problem, PeerLost):
             self.close()  # the others need not wait for a timeout
         return problem

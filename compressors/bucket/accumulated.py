@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import CompressionError
+from ..torch_internals import backward_id
 
 
 class AccumulatedGradients:
@@ -61,7 +62,7 @@ class AccumulatedGradients:
         if gradient.layout != torch.strided:
             problem = CompressionError(f"the gradient of {name!r} is sparse: the hook takes only dense ones")
             raise self._fail(problem)
-        graph_task = torch._C._current_graph_task_id()
+        graph_task = backward_id()
         if graph_task != self._graph_task:  # each call of backward() has its own
             self._graph_task = graph_task
             self._copy()

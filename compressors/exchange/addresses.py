@@ -11,10 +11,9 @@ from datetime import timedelta
 import psutil
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed.distributed_c10d import _get_default_store
 
 from ..errors import reaching
+from ..torch_internals import PrefixStore, TCPStore, backend_options, default_store, underlying
 
 _LOOPBACK = "127.0.0.1"
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -34,7 +33,7 @@ def all_gather_bytes(data: bytes, group: dist.ProcessGroup | None = None) -> lis
     group = dist.group.WORLD if group is None else group
     assert group is not None
     rank, timeout = dist.get_rank(group), timeout_of(group)
-    calls = PrefixStore(f"taugrad/{group.group_name}", _get_default_store())
+    calls = PrefixStore(f"taugrad/{group.group_name}", default_store())
     store = PrefixStore(str(calls.add(f"calls of {rank}", 1)), calls)
     store.set(str(rank), data)  # type: ignore[arg-type]  # stubs know text only
     gathered = []
@@ -68,7 +67,7 @@ def timeout_of(group: dist.ProcessGroup) -> timedelta:
 
 
 def _timeout_of(group: dist.ProcessGroup) -> timedelta:
-    options = getattr(group._get_backend(transport_of(group, torch.device("cuda"))), "options", None)
+    options = backend_options(group, transport_of(group, torch.device("cuda")))
     timeout: timedelta = getattr(options, "_timeout", _DEFAULT_TIMEOUT)
     return timeout
 
@@ -94,7 +93,7 @@ def listening_address() -> str:
                 f"GLOO_SOCKET_IFNAME = {name}: this machine has no such interface with an address"
             )
         return addresses[0]
-    store = _underlying(_get_default_store())
+    store = underlying(default_store())
     return (_source_address(store.host) if isinstance(store, TCPStore) else None) or _LOOPBACK
 
 
@@ -131,12 +130,6 @@ def _addresses_of(interface: str) -> list[str]:
     addresses = [entry for entry in psutil.net_if_addrs().get(interface, []) if entry.family in _FAMILIES]
     addresses.sort(key=lambda entry: (entry.address.startswith("fe80:"), _FAMILIES.index(entry.family)))
     return [str(entry.address) for entry in addresses]
-
-
-def _underlying(store: Store) -> Store:
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return store
 
 
 def _resolved(host: str) -> list[str]:

@@ -1,5 +1,6 @@
 """torch's collectives as the carrier of rounds, for messages of fixed size on the device of the gradients."""
 
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -87,3 +88,28 @@ class Collectives:
 
     def _empty(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self._ops.device)
+
+
+def first_refused(
+    groups: Sequence[Collectives], rank: int, workers: int, names: Sequence[str], refused: Collection[str]
+) -> tuple[str, int] | None:
+    """The first parameter that a worker refuses, with that worker's rank; None where nobody refuses any.
+
+    Args:
+        groups: in which workers agree on it, one after the other; all call this together.
+        rank: of this worker in all of the job.
+        workers: how many there are in all of the job.
+        names: of all parameters.
+        refused: those that this worker refuses.
+
+    Raises:
+        PeerLost: a worker is gone.
+    """
+    none = workers * len(names)
+    code = min((rank * len(names) + names.index(name) for name in refused), default=none)
+    for group in groups:
+        code = group.all_min(code)
+    if code == none:
+        return None
+    rank, ordinal = divmod(code, len(names))
+    return names[ordinal], rank

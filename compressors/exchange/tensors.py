@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import CorruptMessage
 from ..names import plain_names
+from ..torch_internals import overlaps_itself
 from .agreement import description
 from .carrier import Payload
 
@@ -22,7 +23,7 @@ def require_sendable(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_quantized:
             raise ValueError(f"{name} is of {tensor.layout} {tensor.dtype}: it must be dense or sparse_coo")
-        if tensor.layout == torch.strided and torch._debug_has_internal_overlap(tensor) == 1:
+        if tensor.layout == torch.strided and overlaps_itself(tensor):
             raise ValueError(f"{name} is expanded: nothing can be copied into it; use its clone()")
 
 

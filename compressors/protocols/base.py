@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucket, which stubs do not name
 from torch.futures import Future
 
 from ..bucket.feedback import Feedback
@@ -23,6 +22,7 @@ from ..gloo_threads import Once
 from ..method import Method
 from ..method.local import PatternName
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
+from ..torch_internals import GradBucket
 
 Fail = Callable[[CompressionError], CompressionError]
 """Records an error, and returns it."""

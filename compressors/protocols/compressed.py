@@ -25,7 +25,7 @@ from ..bucket.ledger import Step, Traffic
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
 from ..exchange.carrier import Carrier
-from ..exchange.collectives import Collectives
+from ..exchange.collectives import Collectives, first_refused
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import pattern_for, returning
@@ -240,28 +240,28 @@ class CompressedReducer(Reducer):
         """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
         assert self._collectives is not None
         exchanges, self._unchecked, began = self._unchecked, [], perf_counter()
-        names, none = list(self._parameters), self._workers * len(self._parameters)
         with self._on_stream(exchanges[0].bucket.buffer.device), self.reaching():
             self._readback.fetch()
             refused = [
-                self._rank * len(names) + self._ordinals[exchange.plan.names[ordinal]]
+                exchange.plan.names[ordinal]
                 for exchange in exchanges
                 for ordinals in exchange.pending.record.refused
                 for ordinal in ordinals()
             ]
-            code = self._collectives.all_min(min(refused, default=none))
+            names = list(self._parameters)
+            first = first_refused([self._collectives], self._rank, self._workers, names, refused)
         received = perf_counter()
         if exchanges[-1].bucket.is_awaited:
             self._times.held(began)
-        rank, ordinal = divmod(code, len(names))
-        if code != none and self._nonfinite == "refuse":
-            raise self._fail(NonFiniteGradient(names[ordinal], rank))
+        if first is not None and self._nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(*first))
         for exchange in exchanges:
             plan, refusals = exchange.plan, list[RefusedUpdate]()
-            if code != none:
+            if first is not None:
+                name, rank = first
                 exchange.bucket.buffer.zero_()
-                if names[ordinal] in plan.names:
-                    refusals = [RefusedUpdate(rank, plan.names.index(names[ordinal]))]
+                if name in plan.names:
+                    refusals = [RefusedUpdate(rank, plan.names.index(name))]
                 self._finish(exchange, refusals)
             exchange.count_layers(step)
             self._count(exchange, step, refusals, received)

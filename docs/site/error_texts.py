@@ -50,7 +50,7 @@ GROUPS = {
         "compressors/worker_state",
         "compressors/replicas",
         "compressors/reduce_scatter",
-        "compressors/fsdp_groups",
+        "compressors/fsdp_internals",
         "compressors/bucket/feedback",
         "compressors/integrations/rank_files",
         "compressors/peers/powersgd",

@@ -93,9 +93,10 @@ def take_up(residual, gradient, keeps):  # type: ignore[no-untyped-def]
 
 
 SHARE_COLUMNS = 8
+RESIDUAL, GRADIENT, ELEMENTS, SYMBOL, BLOCK, FIRST_BLOCK, BLOCKS, PARAMETER = range(SHARE_COLUMNS)
 """Columns of a share: the addresses of its residual (0 without one) and gradient, its elements, its first
-symbol, elements of a block (the last one may be shorter), its first block, how many blocks, and the
-parameter."""
+symbol, elements of a block (the last one may be shorter), its first block, how many blocks, and the index of
+the parameter. Compiled code takes them as constants."""
 Shares = NDArray[np.int64]
 
 
@@ -112,13 +113,13 @@ def shares_of(batch: Batch, block: int = 0, most: int = PIECE) -> Shares:
     first_blocks *= together[numbers]
     begins = first_blocks * lengths[numbers]
     shares = np.empty((numbers.size, SHARE_COLUMNS), np.int64)
-    shares[:, :2] = rows[numbers, :2] + 4 * begins[:, None] * (rows[numbers, :2] > 0)
-    shares[:, 2] = np.minimum(offsets.sizes[numbers] - begins, (together * lengths)[numbers])
-    shares[:, 3] = rows[numbers, 3] + begins
-    shares[:, 4] = lengths[numbers]
-    shares[:, 5] = offsets.firsts[numbers] + first_blocks
-    shares[:, 6] = np.minimum(offsets.blocks[numbers] - first_blocks, together[numbers])
-    shares[:, 7] = numbers
+    shares[:, [RESIDUAL, GRADIENT]] = rows[numbers, :2] + 4 * begins[:, None] * (rows[numbers, :2] > 0)
+    shares[:, ELEMENTS] = np.minimum(offsets.sizes[numbers] - begins, (together * lengths)[numbers])
+    shares[:, SYMBOL] = rows[numbers, 3] + begins
+    shares[:, BLOCK] = lengths[numbers]
+    shares[:, FIRST_BLOCK] = offsets.firsts[numbers] + first_blocks
+    shares[:, BLOCKS] = np.minimum(offsets.blocks[numbers] - first_blocks, together[numbers])
+    shares[:, PARAMETER] = numbers
     batch.laid_out[block, most] = shares
     return shares
 
@@ -126,8 +127,12 @@ def shares_of(batch: Batch, block: int = 0, most: int = PIECE) -> Shares:
 @njit(nogil=True, cache=True, inline="always")
 def operands(share):  # type: ignore[no-untyped-def]
     """What stands in the residual, or the gradient without one; the gradient; whether there is a residual."""
-    keeps = share[0] != 0
-    return floats(share[0] if keeps else share[1], share[2]), floats(share[1], share[2]), keeps
+    keeps = share[RESIDUAL] != 0
+    return (
+        floats(share[RESIDUAL] if keeps else share[GRADIENT], share[ELEMENTS]),
+        floats(share[GRADIENT], share[ELEMENTS]),
+        keeps,
+    )
 
 
 PutBack = Callable[[Shares], None]
@@ -150,16 +155,16 @@ def over_shares(
     """
     shares, m = shares_of(work.batch, work.block, most), len(work.batch)
     reports = np.zeros((len(shares), 3))
-    groups = portions(shares[:, 2], threads, shared)
+    groups = portions(shares[:, ELEMENTS], threads, shared)
     run_all([partial(kernel, shares[at], reports[at]) for at in groups], threads)
-    broken = np.bincount(shares[:, 7], 1 - reports[:, 2], m) > 0
-    squares: Floats64 = np.bincount(shares[:, 7], reports[:, 0], m).astype(np.float64, copy=False)
+    broken = np.bincount(shares[:, PARAMETER], 1 - reports[:, 2], m) > 0
+    squares: Floats64 = np.bincount(shares[:, PARAMETER], reports[:, 0], m).astype(np.float64, copy=False)
     if broken.any():
         squares[broken] = 0
-        back = shares[broken[shares[:, 7]] & (shares[:, 0] != 0)]
-        done = reports[broken[shares[:, 7]] & (shares[:, 0] != 0), 1].astype(np.int64)
+        back = shares[broken[shares[:, PARAMETER]] & (shares[:, RESIDUAL] != 0)]
+        done = reports[broken[shares[:, PARAMETER]] & (shares[:, RESIDUAL] != 0), 1].astype(np.int64)
         if put_back is not None:
-            back[:, 6], back[:, 2] = done, np.minimum(back[:, 2], done * back[:, 4])
+            back[:, BLOCKS], back[:, ELEMENTS] = done, np.minimum(back[:, ELEMENTS], done * back[:, BLOCK])
             put_back(back)
     return Kept(squares, broken)
 

@@ -128,8 +128,8 @@ def _quantize_shares(form, symbols, tables, top, shares, reports):  # type: igno
     """Takes up all blocks of shares, and quantizes those of a share up to the first that is not finite."""
     for s in range(shares.shape[0]):
         values, gradient, keeps = blockwise.operands(shares[s])
-        block, b = shares[s, 4], shares[s, 5]
-        into = symbols[shares[s, 3] : shares[s, 3] + values.size]
+        block, b = shares[s, blockwise.BLOCK], shares[s, blockwise.FIRST_BLOCK]
+        into = symbols[shares[s, blockwise.SYMBOL] : shares[s, blockwise.SYMBOL] + values.size]
         total, finite = 0.0, True
         for first in range(0, values.size, block):
             last = first + block
@@ -147,7 +147,7 @@ def _quantize_shares(form, symbols, tables, top, shares, reports):  # type: igno
                 tables[0][b] = _fp8_exponent(low_key, high_key)
             total += _quantize(form, r, keeps, _scales_of(form, tables, b), top, into[first:last])
             b += 1
-        reports[s, 0], reports[s, 1], reports[s, 2] = total, b - shares[s, 5], finite
+        reports[s, 0], reports[s, 1], reports[s, 2] = total, b - shares[s, blockwise.FIRST_BLOCK], finite
 
 
 @njit(nogil=True, cache=True)
@@ -206,7 +206,7 @@ def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
     shares = blockwise.shares_of(batch)
     keys, m = np.empty((len(shares), 2), np.int32), len(batch)
-    groups = portions(shares[:, 2], threads)
+    groups = portions(shares[:, blockwise.ELEMENTS], threads)
     run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
     extremes = Extremes(np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.bool_))
     _extremes_of(keys, *extremes)
@@ -232,10 +232,10 @@ def count_symbols(values: NDArray[np.float32], bits: int, low: np.float32, high:
 @njit(nogil=True, cache=True)
 def _quantize_between(symbols, bits, broken, tables, shares, reports):  # type: ignore[no-untyped-def]
     for s in range(shares.shape[0]):
-        i = shares[s, 7]
+        i = shares[s, blockwise.PARAMETER]
         if not broken[i]:
             values, _, keeps = blockwise.operands(shares[s])
-            into = symbols[shares[s, 3] : shares[s, 3] + values.size]
+            into = symbols[shares[s, blockwise.SYMBOL] : shares[s, blockwise.SYMBOL] + values.size]
             top = np.int32((1 << bits[i]) - 1)
             reports[s, 0] = _quantize(_LINEAR, values, keeps, _scales_of(_LINEAR, tables, i), top, into)
             reports[s, 2] = 1

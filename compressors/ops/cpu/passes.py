@@ -15,7 +15,7 @@ from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Source
 from ..readback import Pending, Readback
 from ..segments import Numbers
 from . import avx512, by_range, chunked, looking, quantile, ranking, summing, topk
-from .blockwise import Shares
+from .blockwise import BLOCKS, ELEMENTS, FIRST_BLOCK, RESIDUAL, SYMBOL, Shares
 from .threads import portions, run_all
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
 
@@ -204,8 +204,8 @@ def _looked_at(gradients: Sequence[Tensor]) -> Batch:
 
 
 def _put_back(form: str, work: Quantizing, shares: Shares) -> None:
-    rows = np.ascontiguousarray(shares[:, [3, 2, 5, 6]])
-    _add_rows(form, work.symbols, work.block, work.tables, rows, shares[:, 0].copy(), False, 1)
+    rows = np.ascontiguousarray(shares[:, [SYMBOL, ELEMENTS, FIRST_BLOCK, BLOCKS]])
+    _add_rows(form, work.symbols, work.block, work.tables, rows, shares[:, RESIDUAL].copy(), False, 1)
 
 
 def _add_rows(

@@ -247,9 +247,14 @@ def _quantize_shares(shares, ordered, bits, symbols, means, exponents, tree, rep
     meant, at = np.empty(1 << bits, np.float32), 0
     for s in range(shares.shape[0]):
         values, _, keeps = blockwise.operands(shares[s])
-        into, block = symbols[shares[s, 3] : shares[s, 3] + values.size], shares[s, 4]
-        for k in range(shares[s, 6] if reports[s, 2] else 0):
-            first, last, b = k * block, min((k + 1) * block, values.size), shares[s, 5] + k
+        symbol, block, first_block = (
+            shares[s, blockwise.SYMBOL],
+            shares[s, blockwise.BLOCK],
+            shares[s, blockwise.FIRST_BLOCK],
+        )
+        into = symbols[symbol : symbol + values.size]
+        for k in range(shares[s, blockwise.BLOCKS] if reports[s, 2] else 0):
+            first, last, b = k * block, min((k + 1) * block, values.size), first_block + k
             keys = ordered[at + first : at + last]
             exponents[b] = _write_table(keys, bits, means[b])
             read_table(means[b], exponents[b], meant)
@@ -268,8 +273,8 @@ def quantize(work: Quantizing, put_back: blockwise.PutBack, threads: int) -> Kep
     exponents, by_block = work.tables[0], work.tables[1].reshape(-1, 1 << work.bits)
 
     def kernel(shares: blockwise.Shares, reports: NDArray[np.float64]) -> None:
-        for at in portions(shares[:, 2], 2, _SORTED_AT_ONCE):
-            chosen, ends = shares[at], np.cumsum(shares[at, 2])
+        for at in portions(shares[:, blockwise.ELEMENTS], 2, _SORTED_AT_ONCE):
+            chosen, ends = shares[at], np.cumsum(shares[at, blockwise.ELEMENTS])
             keys, tree = np.empty(int(chosen[:, 2].sum()), np.int32), np.empty(tree_size(work.bits), np.int32)
             _take_up_keys(chosen, keys, reports[at])
             for (_, _, size, _, block, *_), end in zip(chosen.tolist(), ends.tolist(), strict=True):

@@ -1,16 +1,42 @@
-"""FSDP2's parameter groups: what it communicates at once, with the names of the parameters."""
+"""FSDP2's parameter groups, with the names of their parameters, and its private calls.
+
+No other module calls what FSDP2 does not document. `TRIED` says what a new version may break.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
+from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo, HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from .errors import CompressionError
 from .names import plain_names
+
+_PACKAGE = "torch.distributed.fsdp._fully_shard"
+TRIED = {
+    "torch.distributed.fsdp:FSDPModule._get_fsdp_state": "2.13",
+    f"{_PACKAGE}._fsdp_api:ReduceScatter": "2.13",
+    f"{_PACKAGE}._fsdp_collectives:DefaultReduceScatter": "2.13",
+    f"{_PACKAGE}._fsdp_collectives:_get_gradient_divide_factors": "2.13",
+    f"{_PACKAGE}._fsdp_common:DDPMeshInfo.replicate_process_group": "2.13",
+    f"{_PACKAGE}._fsdp_common:FSDPMeshInfo": "2.13",
+    f"{_PACKAGE}._fsdp_common:HSDPMeshInfo": "2.13",
+    f"{_PACKAGE}._fsdp_param:FSDPParam.padded_sharded_param_size": "2.13",
+    f"{_PACKAGE}._fsdp_param:FSDPParam._module_info": "2.13",
+    f"{_PACKAGE}._fsdp_param_group:FSDPParamGroup._all_reduce_hook": "2.13",
+    f"{_PACKAGE}._fsdp_param_group:FSDPParamGroup._post_reduce_event": "2.13",
+    f"{_PACKAGE}._fsdp_param_group:FSDPParamGroup._reduce_scatter_comm": "2.13",
+    f"{_PACKAGE}._fsdp_param_group:FSDPParamGroup._reduce_scatter_process_group": "2.13",
+}
+"""Where each private name is, and the version of torch that it was tried with last."""
+
+__all__ = ["DDPMeshInfo", "FSDPMeshInfo", "FSDPParam", "FSDPParamGroup", "HSDPMeshInfo"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,3 +96,36 @@ def _groups_of(state: Any) -> Sequence[FSDPParamGroup]:
     if hasattr(state, "_fsdp_param_groups"):
         return state._fsdp_param_groups  # type: ignore[no-any-return]
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+
+
+def divided_after(group: FSDPParamGroup, dtype: torch.dtype) -> float:
+    """What FSDP2 divides a reduced gradient of a dtype by when an all-reduce hook has returned."""
+    _, factor, *_ = _get_gradient_divide_factors(
+        group._reduce_scatter_process_group,
+        None,
+        dtype,
+        group.device.type,
+        group.gradient_divide_factor,
+        group.force_sum_reduction_for_comms,
+    )
+    return 1.0 if factor is None else factor
+
+
+def has_all_reduce_hook(group: FSDPParamGroup) -> bool:
+    """Whether a group has a hook for its all-reduce."""
+    return group._all_reduce_hook is not None
+
+
+def has_custom_reduce_scatter(group: FSDPParamGroup) -> bool:
+    """Whether a group reduces otherwise than FSDP2 does by itself."""
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import (  # noqa: PLC0415 - since torch 2.9
+        DefaultReduceScatter,
+    )
+
+    return not isinstance(group._reduce_scatter_comm, DefaultReduceScatter)
+
+
+def wait_for_reduction(group: FSDPParamGroup) -> None:
+    """Lets the current stream wait until what FSDP2 reduced last is added to the gradients."""
+    if group._post_reduce_event is not None:
+        group.device_handle.current_stream().wait_event(group._post_reduce_event)
