@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.tensor import DTensor
 
 from ..errors import CorruptMessage, PatchMismatch, reaching
@@ -169,7 +170,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         return self._write(entries, stream, f".{self._rank}of{dist.get_world_size()}")
 
     def _write_on_one_rank(self, weights: Weights) -> Published:
-        store = dist.PrefixStore(self._key, _get_default_store())
+        store = PrefixStore(self._key, _get_default_store())
         writer, key = int(store.compare_set("writer", "", str(self._rank))), str(self._calls)
         self._calls += 1
         if writer == self._rank:
@@ -396,7 +397,5 @@ def _summary_of(store: Store, names: list[str], files: Mapping[str, File]) -> Su
     """What a patch or a snapshot, untrusted, says about itself; raises CorruptMessage."""
     if names[0].endswith(".patch"):
         return summary(b"".join(map(store.read, names)))
-    each = [
-        snapshot_summary(lambda end, name=name: store.read(name, end), files[name].size) for name in names
-    ]
-    return Summary(each[0].stream, sum(about.digest for about in each) % 2**64)
+    summaries = [snapshot_summary(partial(store.read, name), files[name].size) for name in names]
+    return Summary(summaries[0].stream, sum(part.digest for part in summaries) % 2**64)

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from math import prod
 from operator import mul
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -93,7 +93,7 @@ def _entry(name: str, tensor: Any, writable: bool) -> Entry:
     if is_lazy(tensor):
         raise ValueError(f"{where} is a {kind}, which has no values before the module's first forward pass")
     if isinstance(tensor, DTensor):
-        local, first, published = _shard(name, tensor.detach())
+        local, first, published = _shard(name, cast(DTensor, tensor.detach()))
         kind = f"{kind} of {type(local).__name__}"
     # A subclass with a dispatch of its own has no memory that can be read, or none that is written back.
     if not isinstance(local, Tensor) or type(local).__torch_dispatch__ is not Tensor.__torch_dispatch__:
