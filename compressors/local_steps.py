@@ -129,7 +129,7 @@ class LocalSteps:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
-        self.method, returning = read_config(compressor), None if back is None else read_config(back)
+        self.method, downlink = read_config(compressor), None if back is None else read_config(back)
         named = plain_names(model)
         if problems := unmatched_patterns(self.method, list(named.values())):
             raise ValueError("; ".join(problems))
@@ -147,7 +147,7 @@ class LocalSteps:
         weights = self._weights
         parts = _parts(fragments, names, [weight.numel() for weight in weights])
         _require_interval(every, every_examples)
-        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, returning):
+        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, downlink):
             raise ValueError(problem)
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
@@ -190,7 +190,7 @@ class LocalSteps:
             runner,
             setting,
             parts,
-            (self.method, returning),
+            (self.method, downlink),
             self._fields,
             float(every or every_examples or 0),
             agreed,

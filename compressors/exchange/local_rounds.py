@@ -30,7 +30,7 @@ from ..method.local import LocalFields
 from ..spans import RECORDER
 from .agreement import difference
 from .averaging import Averaging, Outcome
-from .patterns import pattern_for, returning, self_contained
+from .patterns import downlink_method, pattern_for, self_contained
 from .patterns.base import Pattern, RefusedUpdate, Setting
 from .resizing import merged, model_of, ranks_together, share_of
 from .rounds import ExchangeRecord, PendingRounds
@@ -378,7 +378,7 @@ class LocalRounds:
         self.every, self._fields, self._runner = every, fields, runner
         self.traffic = Traffic(runner.workers)
         method, back = methods
-        back = returning(method) if back is None else back
+        back = downlink_method(method) if back is None else back
         if fields.exchange == "weights":
             method, back = self_contained(method), self_contained(back)
         self.fragments = []

@@ -28,7 +28,7 @@ from ..exchange.carrier import Carrier
 from ..exchange.collectives import Collectives, first_refused
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
-from ..exchange.patterns import pattern_for, returning
+from ..exchange.patterns import downlink_method, pattern_for
 from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, cut_parameters, shards_of
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
@@ -106,7 +106,7 @@ class CompressedReducer(Reducer):
         self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
-        self._back_method = options.back or returning(config)
+        self._back_method = options.back or downlink_method(config)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
         self._slices = cut_parameters(
             {name: parameter.numel() for name, parameter in parameters.items()}, shards
@@ -131,7 +131,9 @@ class CompressedReducer(Reducer):
         return {
             "pattern": self._pattern,
             "messages": "not authenticated" if self._key is None else "authenticated",
-            **({} if self._back_method == returning(self._config) else {"back": str(self._back_method)}),
+            **(
+                {} if self._back_method == downlink_method(self._config) else {"back": str(self._back_method)}
+            ),
             **({"sites": str(self._sites or "by host")} if self._pattern == "hierarchical" else {}),
             "message version": str(VERSION),
         }

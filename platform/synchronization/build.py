@@ -11,7 +11,7 @@ from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import pattern_for, returning
+from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_parameters, shards_of
 from taugrad.compressors.exchange.runner import Runner
@@ -221,7 +221,7 @@ class _Build:
         """One per rank."""
         setting = self._setting(replica, runner)
         mode, method = self.mode, self.method
-        back: Method = getattr(mode, "back", None) or returning(method)
+        back: Method = getattr(mode, "back", None) or downlink_method(method)
         name = mode.pattern_name
         settings = [replace(setting, rank=rank) for rank in runner.ranks]
         if not isinstance(mode, GradientsSync):

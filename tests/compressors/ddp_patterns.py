@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
-from taugrad.compressors.exchange.patterns import base, pattern_for, returning
+from taugrad.compressors.exchange.patterns import base, downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.method import read_config
@@ -73,7 +73,7 @@ class Simulated:
             pattern_for(
                 "sharded" if pattern == "collective" else pattern,
                 method,
-                returning(method),
+                downlink_method(method),
                 Setting(self.names, like, rank, workers),
                 None,
                 cut,

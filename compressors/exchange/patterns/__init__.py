@@ -62,8 +62,8 @@ def pattern_for(
             return Sharded(method, back, setting, None, cut)
 
 
-def returning(method: Method) -> Method:
-    """A sum's method on its way back: as the gradients', but their momentum is in it already."""
+def downlink_method(method: Method) -> Method:
+    """The method for sums on their way back: as for gradients, whose momentum they already have."""
     return method.model_copy(update={"momentum": 0.0}) if method.momentum_correction else method
 
 
