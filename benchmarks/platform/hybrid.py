@@ -28,7 +28,7 @@ from taugrad.platform.synchronization.hybrid.layers import share_of, two_parts
 from taugrad.platform.synchronization.synchronization import StepContext
 from taugrad.platform.tasks.builtin import ClassificationTask
 
-from ..harness.report import RESULTS, Place, Table, number, publish, read_options, say
+from ..harness.report import Table, number, publish, read_options, say
 from ..harness.workers import found_by
 
 TARGET_BYTES = NUMBER_BYTES = 8
@@ -193,11 +193,6 @@ def _memory(name: str) -> int:
     return 1024 * int(match[1])
 
 
-PLACE = Place(
-    RESULTS.parent / "synchronization.md",
-    "<!-- benchmarks/platform/hybrid.py writes from here -->",
-    "<!-- to here: hybrid -->",
-)
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
@@ -358,7 +353,7 @@ def main(arguments: Sequence[str]) -> None:
     introduction = INTRODUCTION.format(
         sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs
     )
-    publish("hybrid", options, introduction, tables, PLACE)
+    publish("hybrid", options, introduction, tables)
 
 
 if __name__ == "__main__":

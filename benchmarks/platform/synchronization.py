@@ -17,7 +17,7 @@ from taugrad.platform.synchronization.synchronization import Synchronization
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
-from ..harness.report import RESULTS, Options, Place, Table, number, publish, read_options, say
+from ..harness.report import Options, Table, number, publish, read_options, say
 from ..harness.workers import train_all
 
 
@@ -119,11 +119,6 @@ by the time it is applied, and the optimizer's momentum would make it diverge.""
 TRAINED_OPTIMIZER = {"kind": "sgd", "momentum": 0}
 TRAINED_PATTERNS = ("allgather", "parameter_server", "sharded")
 """A ring takes no corrected momentum."""
-PLACE = Place(
-    RESULTS.parent / "synchronization.md",
-    "<!-- benchmarks/platform/synchronization.py writes from here -->",
-    "<!-- to here -->",
-)
 INTRODUCTION = (
     "LeNet with {parameters:,} parameters on 4,000 digits, and 1,000 others for accuracy; SGD with learning "
     "rate 0.01 and momentum 0.9. N workers share every batch. Real workers are processes that communicate "
@@ -241,7 +236,7 @@ def main(arguments: Sequence[str]) -> None:
     sizes = QUICK if options.quick else FULL
     tables, parameters = measure_patterns(sizes)
     introduction = INTRODUCTION.format(parameters=parameters)
-    publish("synchronization", options, introduction, tables, PLACE)
+    publish("synchronization", options, introduction, tables)
 
 
 if __name__ == "__main__":
