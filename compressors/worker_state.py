@@ -176,7 +176,7 @@ class WorkerState(StepState):
             The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
 
         Raises:
-            ValueError: the share is out of range, or the method has no target density (`Method.target_density`).
+            ValueError: the share is out of range, or `Method.target_density` is None.
         """
         if self._reducer.back is not None:
             self._reducer.back.set_density(share)
