@@ -52,11 +52,10 @@ if TYPE_CHECKING:
     )
     from .hook import CompressionState, compress_gradients, compressed_allgather
     from .local_steps import LocalSteps
-    from .method import CompressorConfig, chain
-    from .method.local import Outer
+    from .methods import CompressorConfig, chain, register
+    from .methods.local import Outer
     from .patches import PatchReader, PatchWriter, WeightPatch, apply_patch, make_patch
     from .reduce_scatter import ReduceScatterState, compress_reduce_scatter
-    from .registration import register
     from .replicas import ReplicaState, compress_replicas
 else:
     __getattr__ = export_lazily(
@@ -76,13 +75,12 @@ else:
             ),
             **dict.fromkeys(("CompressionState", "compress_gradients", "compressed_allgather"), ".hook"),
             "LocalSteps": ".local_steps",
-            "Outer": ".method.local",
-            **dict.fromkeys(("CompressorConfig", "chain"), ".method"),
+            "Outer": ".methods.local",
+            **dict.fromkeys(("CompressorConfig", "chain", "register"), ".methods"),
             **dict.fromkeys(
                 ("PatchReader", "PatchWriter", "WeightPatch", "apply_patch", "make_patch"), ".patches"
             ),
             **dict.fromkeys(("ReduceScatterState", "compress_reduce_scatter"), ".reduce_scatter"),
-            "register": ".registration",
             **dict.fromkeys(("ReplicaState", "compress_replicas"), ".replicas"),
         },
     )

@@ -22,8 +22,8 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .gloo_threads import Once
-from .method import CompressedMethod, Method, PowerSGD, read_config
-from .method.local import PatternName
+from .methods import CompressedMethod, Method, PowerSGD, read_config
+from .methods.local import PatternName
 from .names import plain_names
 from .protocols.base import Bucket, Options
 from .torch_internals import GradBucket, buckets_of, has_rebuilt_buckets, reduces_in_python

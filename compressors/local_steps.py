@@ -40,8 +40,8 @@ from .exchange.tensors import (
     local_tensor,
     require_sendable,
 )
-from .method import Method, read_config
-from .method.local import LocalFields, Outer, PatternName, local_refusals
+from .methods import Method, read_config
+from .methods.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
 
 _VERSION = 4

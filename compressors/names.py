@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from .method.methods import CompressedMethod, Method
-from .method.policies import LayeredTau
-from .method.sparse import ThresholdedMethod
+from .methods import CompressedMethod, Method
+from .methods.threshold import ThresholdedMethod
+from .thresholds.layers import LayeredTau
 
 if TYPE_CHECKING:  # the check of a spec needs no torch
     from torch import nn

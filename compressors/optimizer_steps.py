@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .bucket.ledger import Step
-from .method import Method
-from .method.sparse import SparseMethod
+from .methods import Method
+from .methods.sparse import SparseMethod
 
 _ADAPTIVE = ("adam", "lamb")
 """Parts of the names of such optimizers, or of their base classes. torch's Muon is not one: it takes matrices

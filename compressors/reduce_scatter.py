@@ -25,17 +25,18 @@ from torch.distributed.tensor import DTensor
 
 from .bucket.accumulated import nonzero_gradients
 from .bucket.compressor import Compressor
-from .bucket.layout import Layout, Part, lay_out
+from .bucket.layout import Layout, lay_out
 from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
 from .exchange.patterns import FIXED_SIZE, self_contained
 from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
-from .method import CompressedMethod, Method, read_config
+from .methods import CompressedMethod, Method, read_config
+from .methods.base import Context
 from .names import plain_names, unmatched_patterns
 from .ops.interface import ops_for
+from .ops.parts import Part
 from .ops.readback import Readback
-from .rules.base import Context
 from .torch_internals import after_backward, backward_id
 from .worker_state import StepState
 

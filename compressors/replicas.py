@@ -48,7 +48,7 @@ from .fsdp_internals import (
     named_groups,
     wait_for_reduction,
 )
-from .method import CompressedMethod, Method, PowerSGD, read_config
+from .methods import CompressedMethod, Method, PowerSGD, read_config
 from .protocols.base import Bucket, Options
 from .torch_internals import after_backward, backward_id, has_accumulation_hooks
 from .worker_state import WorkerState

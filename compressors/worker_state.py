@@ -19,7 +19,7 @@ from .exchange.agreement import flattened, require_agreement
 from .exchange.patterns import IN_MESSAGES, require_fitting
 from .exchange.patterns.base import compressed
 from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
-from .method import CompressedMethod, Method, NoCompression, PowerSGD
+from .methods import CompressedMethod, Method, NoCompression, PowerSGD
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
@@ -176,7 +176,7 @@ class WorkerState(StepState):
             The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
 
         Raises:
-            ValueError: the share is out of range, or the method has no target density (`Method.aim`).
+            ValueError: the share is out of range, or `Method.target_density` is None.
         """
         if self._reducer.back is not None:
             self._reducer.back.set_density(share)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from taugrad.compressors.method.sparse import SparseMethod
+from taugrad.compressors.methods.sparse import SparseMethod
 from taugrad.platform.spec.synchronization import RealSync, real
 
 if TYPE_CHECKING:

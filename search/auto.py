@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from taugrad.compressors.method import NoCompression
-from taugrad.compressors.method.sparse import ThresholdedMethod
+from taugrad.compressors.methods import NoCompression
+from taugrad.compressors.methods.threshold import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.driver.cluster import is_local
 from taugrad.platform.launching.driver.preflight import check, usable_store

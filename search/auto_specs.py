@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taugrad.compressors.method import NoCompression, read_config
-from taugrad.compressors.method.policies import AllocatedTau, DensityTau
-from taugrad.compressors.method.sparse import ThresholdedMethod
+from taugrad.compressors.methods import NoCompression, read_config
+from taugrad.compressors.methods.threshold import ThresholdedMethod
+from taugrad.compressors.thresholds.allocate import AllocatedTau
+from taugrad.compressors.thresholds.density import DensityTau
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync, in_mode, real
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method.sparse import ThresholdedMethod
-from taugrad.compressors.tau.allocation import bits_per_element
+from taugrad.compressors.methods.threshold import ThresholdedMethod
+from taugrad.compressors.thresholds.allocate import bits_per_element
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import RealSync, real
 from taugrad.platform.spec.training import ConstantBatch

@@ -6,7 +6,7 @@ momentum) times the effect. With momentum in the compressor, the decay must be l
 
 from typing import Any
 
-from taugrad.compressors.method.methods import Exempt
+from taugrad.compressors.methods.base import Exempt
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import real
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taugrad.compressors.method.calls import expand
-from taugrad.compressors.method.links import parse as parse_chain
+from taugrad.compressors.calls import expand
+from taugrad.compressors.methods.parsing import parse as parse_chain
 
 Params = dict[str, Any]
 """A point: the value of every dimension that counts there, by the dimension's name."""

@@ -14,7 +14,7 @@ from cases import in_turn
 from taugrad import cli
 from taugrad.commands.shared import warn_once
 from taugrad.compressors import LocalSteps, compress_gradients
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.launching.driver import train as training
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync

@@ -104,7 +104,7 @@ def test_only_main_knows_the_command_line(name):
         ("dashboards", "from taugrad.search.front import Front", False),
         ("search", "from taugrad import cli", False),
         ("search", "from taugrad.commands.train import run_train", False),
-        ("compressors.rules", "from ..update import SparseUpdate\nfrom . import sparse", True),
+        ("compressors.methods", "from ..update import SparseUpdate\nfrom . import sparse", True),
         ("compressors", "import platform, numpy, search_engine\nfrom taugrad import __version__", True),
         ("platform", "from taugrad.compressors import CompressionState\nimport ray, mlflow", True),
         ("search", "from taugrad.platform.spec import Spec\nfrom taugrad.compressors import hook", True),

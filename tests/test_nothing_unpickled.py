@@ -26,7 +26,6 @@ MENTIONS = (  # wrong even where they are not called
     r"torch\.(jit|hub|package)\.load$",
 )
 MAY_IMPORT_BY_NAME = {
-    "compressors/method/registry.py": "addresses that classes of fields have",
     "compressors/lazy.py": "names of ours",
     "compressors/ops/interface.py": "names of ours",
     "platform/data/errors.py": "names of ours",

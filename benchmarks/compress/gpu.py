@@ -23,18 +23,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.bucket.layout import Part, Parts
 from taugrad.compressors.bucket.ledger import Step
 from taugrad.compressors.exchange.local_rounds import LocalRounds, LocalWorker, on_host
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.method import read_config
-from taugrad.compressors.method.base import Form
-from taugrad.compressors.method.local import LocalFields
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.methods.base import Context
+from taugrad.compressors.methods.local import LocalFields
+from taugrad.compressors.methods.quantizers import QuantizerInput
 from taugrad.compressors.ops.interface import Batch, Quantizing, ops_for
+from taugrad.compressors.ops.limits import Form
+from taugrad.compressors.ops.parts import Part, Parts
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.quantizers.base import Given
-from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
@@ -178,7 +178,7 @@ def pass_cases(arena: Arena) -> Iterator[Case]:
         ("quantile(4, block=4096)", "quantile", 4, 4096),
     )  # fmt: skip
     for name, form, bits, block in forms:
-        work = Given(batch, ops, Readback(ops)).room(form, bits, block)
+        work = QuantizerInput(batch, ops, Readback(ops)).room(form, bits, block)
 
         def quantize(form: Form = form, work: Quantizing = work) -> None:
             ops.quantize(form, work._replace(readback=Readback(ops)))

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taugrad.compressors.bucket.compressor import Compressor, Received
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import CompressedMethod, read_config
-from taugrad.compressors.rules.base import Context
+from taugrad.compressors.methods import CompressedMethod, read_config
+from taugrad.compressors.methods.base import Context
+from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update

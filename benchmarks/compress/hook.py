@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.feedback import Feedback
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.methods.base import Context
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.rules.base import Context
 from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import Table, number, publish, read_options, verdict

@@ -19,7 +19,7 @@ from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Sharded
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import GradientsSync
 from taugrad.search.plan.calibrated import HALF, Calibration

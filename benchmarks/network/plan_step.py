@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.method import PowerSGD, read_config
+from taugrad.compressors.methods import PowerSGD, read_config
 from taugrad.platform.data import Data, load
 from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.feeding import Batch

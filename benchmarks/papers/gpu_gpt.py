@@ -29,7 +29,7 @@ from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.models.convnets import alexnet
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import AlexNet

@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from ..errors import CorruptMessage
-from ..method.methods import CompressedMethod, Exempt
+from ..methods import CompressedMethod
+from ..methods.base import BucketInput, Context, Exempt, RuleOutput
 from ..ops.array import Array, Flags, host
 from ..ops.cpu.summing import amounts_of, joined, sum_updates
 from ..ops.interface import Ops, ops_for
+from ..ops.parts import Part, Parts, Tallies
 from ..ops.readback import Pending, Readback
-from ..rules.base import BucketInput, Context, RuleOutput, rule_of
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import Update
 from .fixed_size import FixedSize
-from .layout import Layout, Part, Parts, Tallies, lay_out
+from .layout import Layout, lay_out
 
 Received: TypeAlias = Sequence[Update]
 """What one worker sent: what it compressed, and what it sent whole; what there is of both."""
@@ -58,10 +59,9 @@ class Compressor:
         So many threads may share the CPU's work where `ops` is not of the CPU; no result depends on it.
         """
         self.config = config
-        self.rule = rule_of(config)
         self.ops = ops_for(torch.device("cpu"), threads) if ops is None else ops
-        self.form, self.threads = self.rule.form, max(threads, self.ops.threads)
-        self.keeps_residuals = bool(self.rule.needs_residual or config.decay)
+        self.form, self.threads = config.message_form, max(threads, self.ops.threads)
+        self.keeps_residuals = bool(config.needs_residual or config.decay)
         """Whether parameters that are not exempt have a residual."""
         self.corrects_momentum = bool(config.momentum_correction)
         """Whether they have a velocity."""
@@ -83,7 +83,7 @@ class Compressor:
         return replace(layout, fixed=FixedSize(self.form, bits, block, layout.sent, layout.whole))
 
     def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
-        """Runs the rule over a bucket's parameters and writes what is sent.
+        """Runs the method over a bucket's parameters and writes what is sent.
 
         Residuals and velocities are changed in place. If a parameter's residual + gradient is not finite
         somewhere, the payload says so: then nothing is sent, and residuals gain the finite elements.
@@ -107,7 +107,7 @@ class Compressor:
         if len(layout.sent):
             active = self._active(parts, context)
             given = BucketInput(layout.sent, parts, active, context, ops, readback, tallies)
-            output = self.rule.run(given)
+            output = self.config.run(given)
             positions = "auto" if output.update.words is None else self.config.position_codec
             updates.insert(0, (output.update, positions))
 

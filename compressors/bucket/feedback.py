@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..method.methods import CompressedMethod, Method
+from ..methods import CompressedMethod, Method
+from ..methods.base import Context
 from ..ops.array import Array
 from ..ops.interface import Ops
+from ..ops.parts import Part
 from ..ops.readback import Readback
-from ..rules.base import Context, rule_of
-from ..tau.base import ALL, PolicyMemory
+from ..thresholds.base import ALL, PolicyMemory
 from .compressor import Compressor, Incoming, Outgoing, compressor_for
-from .layout import Layout, MemoryOrder, ParameterSlice, Part
+from .layout import Layout, MemoryOrder, ParameterSlice
 
 _NO_GRADIENT = torch.empty(0)
 _PARTS = ("residuals", "velocities", "memories")
@@ -83,15 +84,15 @@ class Feedback:
         """Changes the method's density; returns the one used now. See `WorkerState.set_density`."""
         if not 0 < share <= 1:
             raise ValueError(f"share = {share}: must be above 0 and at most 1")
-        before, method = self.method.aim, self.method.aimed_at(share)
+        before, method = self.method.target_density, self.method.with_density(share)
         assert before is not None
-        assert method.aim is not None
+        assert method.target_density is not None
         if method != self.method:
             assert isinstance(method, CompressedMethod)  # others have no aim
             for memories in (self.memories, *self.shard_memories.values()):
-                rule_of(method).retarget(before, memories)
+                method.retarget(before, memories)
             self.method = method
-        return method.aim
+        return method.target_density
 
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and tensors, of the parameters' shapes; most tensors are live ones, not copies."""
@@ -101,7 +102,7 @@ class Feedback:
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
             **({"starts": {name: part.start for name, part in self.slices.items()}} if self.slices else {}),
             **({"shard_memories": shards} if (shards := self._plain_shards()) else {}),
-            **({} if self.method is self._given else {"aim": self.method.aim}),
+            **({} if self.method is self._given else {"aim": self.method.target_density}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
@@ -114,7 +115,7 @@ class Feedback:
                 memory is not of this method, or the method has no target density. Nothing is restored then.
         """
         aim = state.get("aim")
-        method = self._given if aim is None else self._given.aimed_at(float(aim))
+        method = self._given if aim is None else self._given.with_density(float(aim))
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
@@ -150,12 +151,12 @@ class Feedback:
     ) -> dict[str, PolicyMemory]:
         """Memories by parameter, from their plain numbers; raises ValueError where they do not fit."""
         memories: dict[str, PolicyMemory] = {}
-        rule = rule_of(self._given) if isinstance(self._given, CompressedMethod) else None
+        method = self._given if isinstance(self._given, CompressedMethod) else None
         for name, memory in saved.items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
             try:
-                kind = PolicyMemory if rule is None else rule.memory_of(name)
+                kind = PolicyMemory if method is None else method.memory_of(name)
                 memories[name] = kind.from_plain(memory)
             except ValueError as problem:
                 raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .layout import PartTally
+from ..ops.parts import PartTally
 
 BASELINE_BYTES = 4
 """Bytes per element, worker and step without compression (Anoosheh, section 3.1)."""

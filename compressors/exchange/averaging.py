@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..bucket.layout import by_parameter
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
+from ..ops.parts import by_parameter
 from ..spans import RECORDER, duration
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteWeight, WorkersDisagree
-from ..method import Method
-from ..method.local import LocalFields
+from ..methods import Method
+from ..methods.local import LocalFields
+from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference
 from .averaging import Averaging, Outcome

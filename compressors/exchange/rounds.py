@@ -12,8 +12,8 @@ from functools import partial
 from threading import Lock
 from typing import Protocol
 
-from ..bucket.layout import PartTally
 from ..bucket.ledger import Traffic
+from ..ops.parts import PartTally
 from ..spans import Interval
 from .carrier import Payload, Round
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..hook import CompressionState, compress_gradients
-from ..method import Method
+from ..methods import Method
 from .rank_files import load_rank, save_rank
 
 

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from ..bucket.ledger import Step
 from ..hook import CompressionState, compress_gradients
-from ..method import Method
+from ..methods import Method
 from .metrics import ledger_metrics
 from .rank_files import load_rank, new_checkpoint_id, save_rank
 

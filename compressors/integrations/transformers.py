@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..hook import CompressionState, compress_gradients, ddp_in
-from ..method import Method
+from ..methods import Method
 from .metrics import ledger_metrics
 from .rank_files import load_rank, new_checkpoint_id, save_rank
 

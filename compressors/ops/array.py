@@ -1,11 +1,13 @@
 """What an array is: NumPy's in the CPU's memory, or a tensor on a device."""
 
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # specs are read without torch
+    import torch
 
 Array: TypeAlias = Any
 """NumPy's, or a tensor on a device: one-dimensional, contiguous; its slices share its memory."""
@@ -18,9 +20,18 @@ Bytes = NDArray[np.uint8]
 """Bytes in the CPU's memory."""
 
 
+def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
+    """What holds a symbol of `bits` bits, 1 to 16."""
+    if not 1 <= bits <= 16:
+        raise ValueError(f"symbols have 1 to 16 bits, not {bits}")
+    return np.uint8 if bits <= 8 else np.uint16
+
+
 @cache
-def torch_type(dtype: Any) -> torch.dtype:
+def torch_type(dtype: Any) -> "torch.dtype":
     """NumPy's type as torch's."""
+    import torch  # noqa: PLC0415
+
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 

@@ -7,21 +7,25 @@ Legend: m parameters, n elements of a parameter, k of them sent, whose words are
 [k], positions ascending. Tensors are gradients and what is kept of them; arrays are what updates consist of.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ..method.base import Form, ThresholdRule
 from .array import Array, Flags, Floats32, Floats64
+from .limits import Form, ThresholdRule
 from .readback import Pending, Readback
 from .segments import Numbers, Offsets
+
+if TYPE_CHECKING:  # specs are read without torch
+    import torch
+    from torch import Tensor
 
 FP8_EXPONENTS, QUANTILE_EXPONENTS = (-126, 119), (-128, 113)
 """The smallest and the largest exponent of a block: of 8-bit floats, and of bins of equal population."""
@@ -60,7 +64,7 @@ class Batch:
         gradients: Sequence[Tensor],
         sizes: Numbers | None = None,
         bases: Numbers | None = None,
-    ) -> "Batch":
+    ) -> Batch:
         """Creates a batch of a tensor for each parameter, whose sizes and positions may be known already."""
         if sizes is None:
             sizes = np.array([gradient.numel() for gradient in gradients], np.int64)
@@ -71,7 +75,7 @@ class Batch:
         return cls(rows, residuals, gradients)
 
     @classmethod
-    def flat(cls, residual: Tensor | None, gradient: Tensor, sizes: Numbers) -> "Batch":
+    def flat(cls, residual: Tensor | None, gradient: Tensor, sizes: Numbers) -> Batch:
         """Creates a batch of parameters side by side in float32 tensors."""
         bases = np.cumsum(sizes) - sizes
         rows = np.stack((bases, bases, sizes, bases), axis=1)
@@ -99,14 +103,14 @@ class Batch:
             offsets = self.laid_out[block] = Offsets.of(self.sizes, block)
         return offsets
 
-    def select(self, numbers: Numbers) -> "Batch":
+    def select(self, numbers: Numbers) -> Batch:
         """Some of the parameters, by number; itself if these are all."""
         if numbers.size == len(self):
             return self
         residuals = [self.residuals[number] for number in numbers]
         return Batch(self.rows[numbers], residuals, [self.gradients[number] for number in numbers])
 
-    def without_residuals(self, dropped: Flags) -> "Batch":
+    def without_residuals(self, dropped: Flags) -> Batch:
         """The same where some have no residuals; itself if these are none."""
         if not dropped.any():
             return self
@@ -114,13 +118,13 @@ class Batch:
         rows[dropped, 0] = 0
         return Batch(rows, [None if drop else residual for residual, drop in pairs], self.gradients)
 
-    def with_gradients(self, flat: Tensor) -> "Batch":
+    def with_gradients(self, flat: Tensor) -> Batch:
         """The same with other gradients, float32, side by side."""
         rows, sizes = self.rows.copy(), self.sizes
         rows[:, 1] = flat.data_ptr() + 4 * (np.cumsum(sizes) - sizes)
         return Batch(rows, self.residuals, [flat] * len(rows))
 
-    def replaced(self, numbers: Numbers, others: "Batch") -> "Batch":
+    def replaced(self, numbers: Numbers, others: Batch) -> Batch:
         """The same with gradients of some parameters in place of those of numbers."""
         if numbers.size == len(self):
             return others
@@ -143,8 +147,10 @@ class Batch:
             for residual, gradient, (kept, added, n, _) in columns
         ]
 
-    def wide(self) -> "Batch":
+    def wide(self) -> Batch:
         """The same with float32 gradients; itself where they are."""
+        import torch  # noqa: PLC0415
+
         if self.dtypes <= {torch.float32}:
             return self
         rows, gradients = self.rows.copy(), list(self.gradients)
@@ -278,6 +284,12 @@ class Ops(Protocol):
 
         Ranks are from 1, the largest magnitude. A magnitude means nothing where a sample is not finite.
         """
+
+    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
+        """How often each symbol of `bits` bits occurs among values from low to high: int64 [2^bits]."""
+
+    def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
+        """Brings the elements of each float32 tensor between the negative of its limit and the limit."""
 
     # Sparse passes
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import Form
 from ..ops.array import Bytes, Words, aligned, host
 from ..ops.cpu.huffman import Codes
+from ..ops.limits import Form
 from ..ops.segments import Segments
 from ..wire.forms import FORMS
 from ..wire.message import HEADER_BYTES, LARGEST_N, length_of, read, write_all

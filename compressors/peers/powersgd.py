@@ -34,7 +34,7 @@ from ..bucket.feedback import fitting
 from ..bucket.ledger import Step
 from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
-from ..method import PowerSGD
+from ..methods import PowerSGD
 from ..protocols.base import Bucket, Fail, Reducer
 from ..spans import RECORDER
 

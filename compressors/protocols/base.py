@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.feedback import Feedback
-from ..bucket.layout import PartTally
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
 from ..gloo_threads import Once
-from ..method import Method
-from ..method.local import PatternName
+from ..methods import Method
+from ..methods.local import PatternName
+from ..ops.parts import PartTally
 from ..spans import RECORDER, Interval, difference, duration, intersection, union
 from ..torch_internals import GradBucket
 

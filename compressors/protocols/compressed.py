@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.feedback import Feedback
-from ..bucket.layout import by_parameter
 from ..bucket.ledger import Step, Traffic
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
@@ -32,8 +31,9 @@ from ..exchange.patterns import downlink_method, pattern_for
 from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, cut_parameters, shards_of
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
-from ..method.methods import CompressedMethod
+from ..methods import CompressedMethod
 from ..ops.interface import ops_for
+from ..ops.parts import by_parameter
 from ..ops.readback import Readback
 from ..spans import RECORDER
 from ..wire.message import VERSION

@@ -1,4 +1,4 @@
-"""The interface of codecs, which write the positions of an update; `registration.register` adds others.
+"""The interface of codecs, which write the positions of an update; `positions` lists them.
 
 Contract: a codec's `code` is in every message that it wrote. Two codecs may share a code only if each reads
 the other's bytes, and the bytes of a code never change their meaning.
@@ -13,15 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import Form
-from ..method.registry import CODECS
 from ..ops.array import Array, Bytes, Words
+from ..ops.limits import Form
 from ..ops.segments import Segments
 from .forms import FORMS
 from .update import Update
-
-REGISTERED_CODES = range(128, 256)
-"""Codes of registered codecs."""
 
 
 class Section(NamedTuple):
@@ -57,29 +53,9 @@ class Codec(ABC):
 
     name: ClassVar[str]
     code: ClassVar[int]
-    """The code in messages: 0 to 127 are built-in, REGISTERED_CODES are for registered codecs."""
+    """The code in messages."""
     with_values: ClassVar[bool] = False
     """Whether its section holds the values, too; otherwise they follow."""
-
-    @classmethod
-    def line_name(cls) -> str:
-        """Its name in a chain."""
-        return str(getattr(cls, "name", cls.__name__.lower()))
-
-    @classmethod
-    def problem(cls) -> str:
-        """What the class lacks to be registered; empty if nothing."""
-        code = getattr(cls, "code", None)
-        if not hasattr(cls, "name"):
-            return f'{cls.__name__} needs a name, such as name = "mine"'
-        if code not in REGISTERED_CODES:
-            return f"{cls.__name__} needs a code from {REGISTERED_CODES.start} to {REGISTERED_CODES.stop - 1}"
-        for other in CODECS.registered.values():
-            if other.code == code and other.name != cls.name:
-                return f"codec {other.name} has the code {code}, too: choose another"
-        if cls.with_values and cls.values is Codec.values:
-            return f"{cls.__name__} needs values, which reads them: its section holds them, too"
-        return ""
 
     @abstractmethod
     def measure(self, update: Update, threads: int) -> Section | None:

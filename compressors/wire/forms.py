@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import SMALLEST_TAU, Form
 from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS
+from ..ops.limits import SMALLEST_TAU, Form
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import LARGEST_TAU, SMALLEST_TAU, Form
 from ..ops.array import Bytes, aligned, readonly
+from ..ops.limits import LARGEST_TAU, SMALLEST_TAU, Form
 from ..ops.segments import Segments
 from .codec import Codec, Head, Section, need
 from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS

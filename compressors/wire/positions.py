@@ -1,4 +1,4 @@
-"""The built-in codecs of positions (docs/reference/messages.md), and every codec by name and by code."""
+"""The codecs of positions (docs/reference/messages.md), by name and by code."""
 
 import struct
 from functools import partial
@@ -7,12 +7,11 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import CorruptMessage
-from ..method.base import LARGEST_CHUNK
-from ..method.registry import CODECS
-from ..ops.array import Array, Bytes, Words, aligned, host, readonly
+from ..ops.array import Array, Bytes, Words, aligned, host, readonly, symbol_type
 from ..ops.cpu import bitpack, golomb_rice
-from ..ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
+from ..ops.cpu.bitpack import pack, packed_bytes, unpack
 from ..ops.cpu.bits import any_has
+from ..ops.limits import LARGEST_CHUNK
 from ..ops.segments import Numbers, Segments
 from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
@@ -204,20 +203,14 @@ _BY_CODE = {codec.code: codec for codec in BUILTIN}
 
 def codec_by_name(name: str) -> Codec:
     """The codec of that name; raises KeyError if there is none."""
-    codec: Codec = _BY_NAME[name] if name in _BY_NAME else CODECS[name]()
-    return codec
+    return _BY_NAME[name]
 
 
 def codec_by_code(code: int) -> Codec:
-    """The codec, built-in or registered, whose code a message carries; CorruptMessage if none has it."""
-    if code in _BY_CODE:
-        return _BY_CODE[code]
-    registered = {codec.code: codec for codec in CODECS.registered.values()}
-    if code not in registered:
-        known = sorted([DENSE, *_BY_CODE, *registered])
-        raise CorruptMessage(f"codec {code} is unknown; known are {known}")
-    codec: Codec = registered[code]()
-    return codec
+    """The codec whose code a message carries; CorruptMessage if none has it."""
+    if code not in _BY_CODE:
+        raise CorruptMessage(f"codec {code} is unknown; known are {sorted([DENSE, *_BY_CODE])}")
+    return _BY_CODE[code]
 
 
 def dense_section(update: Update) -> Section:

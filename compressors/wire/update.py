@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..method.base import Form, check_chunks
 from ..ops.array import Array, host
 from ..ops.interface import Ops
+from ..ops.limits import Form, check_chunks
 from ..ops.segments import Numbers, Offsets, Segments
 from .forms import FORMS
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..method.base import Form
 from ..ops.array import Array, Bytes, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bitpack import Symbols
 from ..ops.cpu.bits import any_has
+from ..ops.limits import Form
 from ..ops.segments import Numbers, Offsets
 from .codec import Section, need
 from .forms import FORMS, require_written, table_layout

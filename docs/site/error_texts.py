@@ -60,11 +60,10 @@ GROUPS = {
     "search": ("search/",),
     "views": ("dashboards/",),
     "method": (
-        "compressors/method/",
-        "compressors/registration",
-        "compressors/rules/",
-        "compressors/tau/",
-        "compressors/quantizers/",
+        "compressors/calls",
+        "compressors/fields",
+        "compressors/methods/",
+        "compressors/thresholds/",
     ),
     "spec": (
         "platform/spec/",

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taugrad.compressors.method.registry import FAMILIES, POLICIES
+from taugrad.compressors.fields import FAMILIES, POLICIES
 
 from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
 from .run import RunSpec

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from taugrad.compressors.method.links import parse as parse_chain
+from taugrad.compressors.methods.parsing import parse as parse_chain
 
 from . import COMMAND_LINE, SpecError, models
 from .explaining import nearest

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from taugrad.compressors.method import CompressorConfig, NoCompression, PowerSGD
+from taugrad.compressors.methods import CompressorConfig, NoCompression, PowerSGD
 
 from ..config import Config
 from ..places import RUNS, OutputAddress, OutputPath

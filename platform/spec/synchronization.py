@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from taugrad.compressors.method import CompressorConfig
-from taugrad.compressors.method.local import LocalFields, PatternName
+from taugrad.compressors.methods import CompressorConfig
+from taugrad.compressors.methods.local import LocalFields, PatternName
 
 from ..config import Config
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taugrad.compressors.exchange.sites import check_site_ranks
-from taugrad.compressors.method import Method, PowerSGD
-from taugrad.compressors.method.local import local_refusals
-from taugrad.compressors.method.methods import NoCompression
+from taugrad.compressors.methods import Method, NoCompression, PowerSGD
+from taugrad.compressors.methods.local import local_refusals
 
 from .synchronization import (
     AsyncSync,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from taugrad.compressors.method import Method, PowerSGD
+from taugrad.compressors.methods import Method, PowerSGD
 
 from ..config import Config
 from .synchronization import SyncConfig, real

@@ -16,7 +16,7 @@ from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_parameters, shards_of
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method import Method, NoCompression, PowerSGD
+from taugrad.compressors.methods import Method, NoCompression, PowerSGD
 
 from ..replica.generators import Randomness
 from ..replica.replica import Replica

@@ -14,7 +14,7 @@ from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_
 from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
-from taugrad.compressors.method import Method
+from taugrad.compressors.methods import Method
 from taugrad.compressors.optimizer_steps import SparseUnderAdam
 
 from ..data.feeding import Batch

@@ -23,7 +23,7 @@ from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, 
 from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import broadcast
-from taugrad.compressors.method import Method
+from taugrad.compressors.methods import Method
 
 from ..data.feeding import Batch
 from ..replica.optimizer import add_l1, build_optimizer

@@ -18,7 +18,7 @@ from taugrad.compressors.exchange.resizing import model_of, ranks_together
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buffers
-from taugrad.compressors.method import Method
+from taugrad.compressors.methods import Method
 
 from ..data.feeding import Batch
 from ..replica.generators import Randomness

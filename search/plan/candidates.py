@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from taugrad.compressors.method import CompressedMethod, Method, PowerSGD, read_config
+from taugrad.compressors.methods import CompressedMethod, Method, PowerSGD, read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import GradientsSync, RealSync, SimulatedSync, real
 from taugrad.platform.spec.validation import check_method

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import GradBucket  # torch.distributed.GradBucke
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.config import Config
 from taugrad.platform.data import load
 from taugrad.platform.data.batch_plan import BatchPlan

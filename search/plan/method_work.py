@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.method import CompressedMethod, Method, PowerSGD
+from taugrad.compressors.methods import CompressedMethod, Method, PowerSGD
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.replica.replica import Replica

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.exchange.patterns import PatternName
-from taugrad.compressors.method import Method
+from taugrad.compressors.methods import Method
 
 Config = Mapping[str, Any] | Method | str
 Tensors = Mapping[str, Any]

@@ -30,7 +30,7 @@ from taugrad.compressors.bucket.compressor import Outgoing, is_exempt
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.errors import NonFiniteGradient
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.method import CompressedMethod, read_config
+from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.array import Bytes
 
 SHAPES = [parameter.shape for parameter in make_model().parameters()]

@@ -28,7 +28,7 @@ from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.patterns import base, downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 
 LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
 FIXED = [

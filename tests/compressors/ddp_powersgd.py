@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.futures import Future
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.method import PowerSGD, read_config
+from taugrad.compressors.methods import PowerSGD, read_config
 
 STEPS = 8
 SEVERAL = {"bucket_cap_mb": 0.0006}

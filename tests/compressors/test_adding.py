@@ -7,8 +7,8 @@ from messages import segments_of
 from updates import random_update
 
 from taugrad.compressors.bucket.compressor import sum_all
-from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire.update import Update
 

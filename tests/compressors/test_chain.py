@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 from methods import METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from taugrad.compressors import method
-from taugrad.compressors.method import chain, read_config
-from taugrad.compressors.method.base import Tau
-from taugrad.compressors.method.links import parse
-from taugrad.compressors.method.methods import Exempt
-from taugrad.compressors.method.policies import DensityTau, LayeredTau, ScheduledTau, Warmup
-from taugrad.compressors.method.quantizers import Entropy, Float16, Linear, Quantile
-from taugrad.compressors.method.registry import RULES
-from taugrad.compressors.method.sparse import Clip, TopK
+from taugrad.compressors import methods
+from taugrad.compressors.fields import RULES, Tau
+from taugrad.compressors.methods import chain, read_config
+from taugrad.compressors.methods.base import Exempt
+from taugrad.compressors.methods.entropy import Entropy
+from taugrad.compressors.methods.parsing import parse
+from taugrad.compressors.methods.quantizers import Float16, Linear, Quantile
+from taugrad.compressors.methods.sparse import Clip
+from taugrad.compressors.methods.topk import TopK
+from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.thresholds.density import DensityTau, Warmup
+from taugrad.compressors.thresholds.layers import LayeredTau
+from taugrad.compressors.thresholds.schedule import ScheduledTau
 
-ADAPTER: TypeAdapter[Any] = TypeAdapter(method.CompressorConfig)
+ADAPTER: TypeAdapter[Any] = TypeAdapter(methods.CompressorConfig)
 
 # Any configuration, as a dictionary of the fields that are given.
 
@@ -61,7 +65,7 @@ def any_of(kind: Any, *bounds: Any) -> st.SearchStrategy[Any]:
     elif issubclass(kind, BaseModel):
         strategy = some_of(kind)
     elif kind is float and Tau.__metadata__[0] in bounds:
-        strategy = st.floats(method.SMALLEST_TAU, method.LARGEST_TAU)
+        strategy = st.floats(SMALLEST_TAU, LARGEST_TAU)
     elif kind in (int, float):
         limits = [
             (name, bound) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
@@ -400,12 +404,12 @@ def test_any_text_is_a_method_or_refused(text: str) -> None:
 
 OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
     (
-        (method.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"),
+        (methods.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"),
         "wgt(tau=1e-3) | quantile | golomb_rice",
     ),
     (
         (
-            method.QuantizedGradient(
+            methods.QuantizedGradient(
                 tau=LayeredTau(default=ScheduledTau(points={0: 0.1}), patterns={"a": DensityTau(target=0.5)}),
                 clip=Clip(every=2),
                 exempt=Exempt(names=("b",)),
@@ -420,7 +424,7 @@ OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
         ("wgt(1e-3)", Entropy(floor=5), "golomb_rice | huffman"),
         "wgt(1e-3) | entropy(5) | golomb_rice | huffman",
     ),
-    ((method.PowerSGD(rank=3),), "powersgd(3)"),
+    ((methods.PowerSGD(rank=3),), "powersgd(3)"),
     (("strom(1e-3) | golomb_rice",), "strom(1e-3) | golomb_rice"),
 ]
 
@@ -435,9 +439,9 @@ def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | st
     [
         ((), "a chain without links"),
         (("golomb_rice",), "starts with a method"),
-        ((Quantile(), "huffman", method.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
-        ((method.BinarizedGradient(tau=1), Linear()), "nothing is left for linear"),
-        ((method.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
+        ((Quantile(), "huffman", methods.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
+        ((methods.BinarizedGradient(tau=1), Linear()), "nothing is left for linear"),
+        ((methods.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
         ((Clip(), "raw"), "starts with a method"),
     ],
 )

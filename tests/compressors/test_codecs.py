@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from messages import fenced, segments_of, words_of, write
 from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
-from taugrad.compressors.method.base import Form
-from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, symbol_type, unpack
+from taugrad.compressors.ops.array import symbol_type
+from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, unpack
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.positions import BUILTIN, codec_by_code

@@ -9,8 +9,8 @@ from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taugrad.compressors.methods.entropy import bits_of_sample, fixed_entropy, rms_bits, sample_size
 from taugrad.compressors.ops.cpu.by_range import count_symbols
-from taugrad.compressors.ops.cpu.entropy_bits import bits_of_sample, fixed_entropy, rms_bits, sample_size
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 
 

@@ -22,7 +22,7 @@ from taugrad.compressors.exchange.agreement import described, difference, flatte
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.rounds import ExchangeRecord, PendingRounds, Round, Rounds
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from cases import in_turn
@@ -20,12 +18,12 @@ from pydantic import ValidationError
 from taugrad.cli import main
 from taugrad.compressors import register
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.method import chain, read_config
-from taugrad.compressors.method.policies import Policy
-from taugrad.compressors.method.quantizers import Quantizer
-from taugrad.compressors.method.registry import FAMILIES
-from taugrad.compressors.method.sparse import SparseMethod, ThresholdedMethod
+from taugrad.compressors.fields import FAMILIES
+from taugrad.compressors.methods import chain, read_config
+from taugrad.compressors.methods.quantizers import Quantizer
+from taugrad.compressors.methods.sparse import SparseMethod
+from taugrad.compressors.methods.threshold import ThresholdedMethod
+from taugrad.compressors.thresholds.base import Policy
 from taugrad.platform.data import load
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.allowing import allowed
@@ -82,7 +80,7 @@ def test_the_page_shows_all_of_the_example() -> None:
 
 
 def test_what_is_not_registered_is_unknown() -> None:
-    for refused in told(["rotating(8)", "wgt(mean(3))", "wgt(1) | ternary", "wgt(1) | varint"]):
+    for refused in told(["rotating(8)", "wgt(mean(3))", "wgt(1) | ternary"]):
         assert "is unknown: choose" in refused
 
 
@@ -93,13 +91,12 @@ SIZES = (1000, 77, 1)
     "line",
     [
         "rotating(4)",
-        "rotating(stripes=4) | varint",
-        "rotating(4, momentum=0.5, exempt=exempt(smaller_than=2)) | ternary | varint | huffman",
-        "wgt(tau=mean(factor=2)) | varint",
+        "rotating(4, momentum=0.5, exempt=exempt(smaller_than=2)) | ternary | huffman",
+        "wgt(tau=mean(factor=2))",
         "wgt(tau=0.5) | ternary",
         "ternary | huffman",
-        "qgt(tau=mean(factor=1, keep=0)) | varint | huffman",
-        "strom(tau=layers(default=0.1, patterns={'a*': mean(factor=1)})) | varint",
+        "qgt(tau=mean(factor=1, keep=0)) | huffman",
+        "strom(tau=layers(default=0.1, patterns={'a*': mean(factor=1)}))",
     ],
 )
 def test_methods_of_the_example_come_back_from_messages_and_lose_nothing(line: str, example: None) -> None:
@@ -127,40 +124,6 @@ def test_methods_of_the_example_come_back_from_messages_and_lose_nothing(line: s
         assert (owed - kept).abs().max() < 1e-5
 
 
-def test_the_codec_of_the_example_refuses_what_it_did_not_write(example: None) -> None:
-    from own_methods import decode, encode
-
-    rng = np.random.default_rng(0)
-    for n, most in ((1, 1), (40, 40), (2**31 - 1, 999)):
-        for k in (0, 1, most):
-            places = np.unique(rng.integers(0, n, k)).astype(np.uint32)
-            words = places << np.uint32(1) | rng.integers(0, 2, places.size).astype(np.uint32)
-            section = np.frombuffer(encode(words), np.uint8)
-            result, used = decode(np.append(section, np.uint8(7)), n, words.size)
-            assert used == section.size
-            assert result.tolist() == words.tolist()
-            bodies = [section[:-1], np.append(section[:-1], np.uint8(128)), np.zeros(9, np.uint8)]
-            for body in bodies if words.size > 1 else ():
-                with pytest.raises(CorruptMessage):
-                    decode(body, n, words.size)
-    for foreign in ([0x80, 0x00], [0x0A], [0x80] * 5 + [1]):
-        with pytest.raises(CorruptMessage):
-            decode(np.array(foreign, np.uint8), 5, 1)
-
-
-def test_a_message_of_a_codec_that_is_not_registered_is_refused() -> None:
-    def worker(line: str) -> FeedbackCompressor:
-        config: Any = read_config(line)
-        return FeedbackCompressor(config, ["a"], [torch.zeros(100)], threads=1)
-
-    with what_is_registered_is_forgotten():
-        import_module("own_methods")
-        payload = worker("wgt(0.5) | varint").compress([torch.randn(100)], 0).payload.copy()
-        assert not isinstance(worker("wgt(0.5)").read(payload), Exception)
-    with pytest.raises(CorruptMessage, match=r"codec 200 is unknown; known are \[0, 1, 2, 3, 4, 5\]"):
-        worker("wgt(0.5)").read(payload)
-
-
 # In specs.
 
 SPEC = (
@@ -176,7 +139,7 @@ def test_a_spec_trains_with_the_example(tmp_path: Path, monkeypatch: pytest.Monk
     from recorder import Recorder
 
     path = tmp_path / "spec.yaml"
-    path.write_text("extensions: [own_methods]\ncompressor: rotating(4) | varint\n" + SPEC)
+    path.write_text("extensions: [own_methods]\ncompressor: rotating(4)\n" + SPEC)
     with pytest.raises(SpecError, match="extensions = own_methods: names code, which would run; if you tr"):
         read_spec(path)
     assert "own_methods" not in sys.modules
@@ -197,9 +160,9 @@ def test_the_command_line_may_name_modules(tmp_path: Path, capsys: pytest.Captur
     path.write_text(SPEC)
     assert main(["train", str(path), "--compressor", "rotating(4)"]) == 2
     assert "rotating is unknown: choose" in capsys.readouterr().err
-    words = ["--extensions", "own_methods", "--compressor", "rotating(4) | varint"]
+    words = ["--extensions", "own_methods", "--compressor", "rotating(4)"]
     spec = read_spec(path, words)
-    assert (spec.extensions, str(spec.compressor)) == (("own_methods",), "rotating(stripes=4) | varint")
+    assert (spec.extensions, str(spec.compressor)) == (("own_methods",), "rotating(stripes=4)")
     assert spec.fingerprint() == spec.model_copy(update={"extensions": ()}).fingerprint()
     assert "extensions" in spec.flat()
     assert "extensions" not in read_spec(path).flat()
@@ -222,28 +185,27 @@ def rule(base: type = SparseMethod, kind: str | None = "mine", **members: Any) -
     return made
 
 
-def codec(**members: Any) -> type:
-    base = import_module("own_methods").Varint
-    return type("Mine", (base,), {"name": "mine", "code": 201} | members)
+def policy(**members: Any) -> type:
+    return rule(Policy, taus=lambda self, parts, iteration, memories, method: [], **members)
 
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
-    (lambda: 3, "3: must be a subclass of CompressedMethod, Quantizer, Policy or Codec"),
-    (rule, "Mine needs rule, a Rule"),
-    (lambda: rule(kind=None, rule="a:B"), "Mine needs a field such as kind"),
-    (lambda: rule(rule="a:B", first_field="x"), "Mine.first_field = x is none of its fields"),
+    (lambda: 3, "3: must be a subclass of CompressedMethod, Quantizer or Policy"),
+    (rule, "Mine lacks take"),
+    (lambda: rule(Policy), "Mine lacks taus"),
+    (lambda: rule(Quantizer, makes="linear"), "Mine lacks apply"),
+    (lambda: policy(kind=None), "Mine needs a field such as kind"),
+    (lambda: policy(first_field="x"), "Mine.first_field = x is none of its fields"),
     (lambda: rule(ThresholdedMethod), "Mine needs sends, how an element is sent"),
-    (lambda: rule(Quantizer, makes="linear"), "Mine needs quantizes, a Quantization"),
-    (lambda: rule(Quantizer, quantizes="a:B"), "Mine needs makes, the form of its values"),
-    (lambda: rule(Policy), "Mine needs decides, a ThresholdPolicy"),
-    (lambda: rule(kind="wgt", rule="a:B"), f"rule wgt ({__name__}.Mine): taugrad has one of that name"),
+    (lambda: rule(Quantizer, apply=lambda self, given: None), "Mine needs makes, the form of its values"),
     (
-        lambda: rule(kind="rotating", rule="a:B"),
+        lambda: rule(ThresholdedMethod, kind="wgt"),
+        f"rule wgt ({__name__}.Mine): taugrad has one of that name",
+    ),
+    (
+        lambda: rule(ThresholdedMethod, kind="rotating"),
         f"rule rotating ({__name__}.Mine): own_methods.Rotating has that name",
     ),
-    (lambda: codec(code=3), "Mine needs a code from 128 to 255"),
-    (lambda: codec(code=200), "codec varint has the code 200, too: choose another"),
-    (lambda: codec(with_values=True), "Mine needs values, which reads them"),
 ]
 
 
@@ -253,15 +215,3 @@ def test_wrong_classes_are_refused(wrong: tuple[Callable[[], Any], str], example
     with pytest.raises((TypeError, ValueError)) as refused:
         register(made())
     assert words in str(refused.value)
-
-
-def test_work_that_cannot_be_found_is_named(example: SimpleNamespace) -> None:
-    register(rule(rule="nowhere:Mine"))
-    register(rule(kind="other", rule="own_methods:Varint"))
-    for line, words in (
-        ("mine", "Mine.rule = 'nowhere:Mine': cannot be imported: ModuleNotFoundError"),
-        ("other", "must be a subclass of taugrad.compressors.rules.base.Rule"),
-    ):
-        config: Any = read_config(line)
-        with pytest.raises(ValueError, match=words):
-            FeedbackCompressor(config, ["a"], [torch.zeros(3)], threads=1)

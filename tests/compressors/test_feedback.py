@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
-from taugrad.compressors.method import CompressedMethod, read_config
+from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.wire.message import NonFinite
 
 LINES = (
@@ -148,9 +148,9 @@ def test_a_checkpoint_goes_on_with_the_aim(line: str) -> None:
 @in_turn("line", NOT_AIMED)
 def test_methods_without_a_share_have_none_to_change(line: str) -> None:
     method = read_config(line)
-    assert method.aim is None
+    assert method.target_density is None
     with pytest.raises(ValueError, match="no target density"):
-        method.aimed_at(0.01)
+        method.with_density(0.01)
 
 
 def test_a_share_to_aim_at_is_above_0_and_at_most_1() -> None:
@@ -160,7 +160,7 @@ def test_a_share_to_aim_at_is_above_0_and_at_most_1() -> None:
     for share in (0.0, -0.1, 1.5, float("nan")):
         with pytest.raises(ValueError, match="must be above 0 and at most 1"):
             one.feedback.set_density(share)
-    assert one.feedback.method.aim == 1.0
+    assert one.feedback.method.target_density == 1.0
 
 
 # A state of another number of workers: what was not sent is neither lost nor sent twice.

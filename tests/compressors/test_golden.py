@@ -10,8 +10,8 @@ from formats import CODEC_CODE, FORM_CODE, OWN_TAUS, forged
 from messages import segments_of, write
 from updates import assert_same_update
 
-from taugrad.compressors.method.base import Form
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import BUILTIN

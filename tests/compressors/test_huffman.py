@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from messages import fenced
 
 from taugrad.compressors.errors import CorruptMessage
+from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu import huffman
-from taugrad.compressors.ops.cpu.bitpack import symbol_type
 from taugrad.compressors.ops.cpu.huffman import STREAM, find_lengths, longest
 
 

@@ -17,9 +17,9 @@ from updates import check_by_the_page, check_rewritten, random_update
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import lay_out
 from taugrad.compressors.errors import CompressionError, CorruptMessage
-from taugrad.compressors.method import read_config
-from taugrad.compressors.method.base import Form
+from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import oracles
@@ -14,10 +15,9 @@ from cases import in_turn
 from workbench import with_fields
 
 from taugrad.compressors.bucket.compressor import is_exempt
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import read_config
-from taugrad.compressors.method.methods import Exempt
-from taugrad.compressors.rules.base import rule_of
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.methods.base import Exempt
+from taugrad.compressors.ops.parts import Part
 
 RULES = ("wgt", "bgt", "qgt", "strom")
 
@@ -82,7 +82,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     assert corrected > 3
     for iteration in sampled:
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    policy = worker.compressor.rule.policy
+    policy = worker.compressor.config.policy
     for memory in worker.memories.values():
         assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
@@ -98,8 +98,9 @@ def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
         ("strom(density(0.01))", True),
         ("strom(0.01)", False),
     ):
-        rule = rule_of(read_config(line))
-        assert rule.policy.need_samples([part], 0, rule.memories([part], {})) == [needed], line
+        method: Any = read_config(line)
+        memory = method.memory_of(part.name)()
+        assert method.policy.need_samples([part], 0, [memory]) == [needed], line
 
 
 @in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])
@@ -182,5 +183,5 @@ def test_decay_is_taken_off_the_residual_before_the_gradient_comes(method: str, 
             assert np.array_equal(step.decoded[i], due.decoded[i])
             if worker.residuals[i] is not None:
                 assert np.array_equal(worker.residual(i), twin.residual(i))
-    forgets = decay == 0 and not worker.compressor.rule.needs_residual
+    forgets = decay == 0 and not worker.compressor.config.needs_residual
     assert (worker.residuals[0] is None) == forgets

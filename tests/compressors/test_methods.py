@@ -12,10 +12,12 @@ from methods import ALONE
 from numpy.typing import NDArray
 from workbench import SIZES, Step, Worker, random_gradients, with_fields
 
-from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU, QuantizedGradient, read_config
-from taugrad.compressors.method.registry import QUANTIZERS, RULES
-from taugrad.compressors.method.sparse import ChunkedTopK, TopK
+from taugrad.compressors.fields import QUANTIZERS, RULES
+from taugrad.compressors.methods import QuantizedGradient, read_config
+from taugrad.compressors.methods.chunked_topk import ChunkedTopK
+from taugrad.compressors.methods.topk import TopK
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
+from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
 
 Floats = NDArray[np.float32]
 

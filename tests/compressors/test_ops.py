@@ -20,13 +20,15 @@ from needs import missing
 from numpy.typing import NDArray
 from oracles import F32, MAX, Floats, Quantized, Sent
 
-from taugrad.compressors.method.base import ThresholdRule
 from taugrad.compressors.ops.cpu import blockwise, ranking, topk
 from taugrad.compressors.ops.cpu.by_range import count_symbols
 from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
 from taugrad.compressors.ops.interface import Batch, Kept, Ops, Quantizing, Selected, Target
+from taugrad.compressors.ops.limits import ThresholdRule
+from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.thresholds.samples import reached_by
 from taugrad.compressors.wire.forms import table_layout
 
 RULES: tuple[ThresholdRule, ...] = ("wgt", "bgt", "qgt", "strom")
@@ -644,14 +646,19 @@ def test_a_guess_that_is_too_high_is_mended(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
 
+def reached(magnitudes: NDArray[np.float32], share: float) -> float:
+    part = Part("p", torch.empty(0), magnitudes=magnitudes)
+    return reached_by(part, share)
+
+
 def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.abs(np.random.default_rng(15).standard_normal(1000).astype(F32))
     ordered = np.sort(values)[::-1]
     for density, rank in ((0, 1), (0.001, 1), (0.07, 70), (0.5, 500), (1, 1000)):
-        assert ranking.magnitude_at(values, density) == ordered[rank - 1]
+        assert reached(values, density) == ordered[rank - 1]
     for extreme, due in ((np.full(9, MAX, F32), 2.0**119), (np.zeros(9, F32), 2.0**-126)):
-        assert ranking.magnitude_at(extreme, 0.5) == due
-    assert ranking.magnitude_at(np.empty(0, F32), 0.5) == F32(2.0**-126)
+        assert reached(extreme, 0.5) == due
+    assert reached(np.empty(0, F32), 0.5) == 2.0**-126
     close = (1 + np.arange(3000) * np.finfo(F32).eps).astype(F32)
     for rank in (1, 2, 1500, 3000):
         assert ranking.rank_of(close, rank) == np.sort(close)[-rank]

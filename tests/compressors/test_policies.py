@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from workbench import Worker, part_of, policy_of
+from workbench import METHOD, Worker, part_of, policy_of
 
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import LARGEST_TAU, SMALLEST_TAU
-from taugrad.compressors.method.policies import Warmup
-from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy
-from taugrad.compressors.tau.density import DensityMemory, density_at
+from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.thresholds.base import Policy, PolicyMemory
+from taugrad.compressors.thresholds.density import DensityMemory, Warmup
 
 NOTHING = part_of(torch.zeros(4))
 
 
-def tau_of(policy: ThresholdPolicy, part: Part, iteration: int, memory: PolicyMemory | None = None) -> float:
+def tau_of(policy: Policy, part: Part, iteration: int, memory: PolicyMemory | None = None) -> float:
     memory = policy.memory_of(part.name)() if memory is None else memory
-    (tau,) = policy.taus([part], iteration, [memory])
+    (tau,) = policy.taus([part], iteration, [memory], METHOD)
     assert type(tau) is float
     assert np.float32(tau) == tau
     return tau
@@ -122,17 +121,17 @@ def test_a_memory_of_another_policy_is_refused(plain: dict[str, Any], words: str
 
 def test_the_warm_up_has_the_papers_stages() -> None:
     warmup = Warmup(iterations=4)
-    stages = [density_at(0.001, warmup, iteration) for iteration in range(6)]
+    stages = [warmup.density(0.001, iteration) for iteration in range(6)]
     # "75%, 93.75%, 98.4375%, 99.6%, 99.9%" sparsity: a quarter of the density from stage to stage.
     assert stages == pytest.approx([0.25, 0.25 / 3.976, 0.25 / 15.81, 0.25 / 62.87, 0.001, 0.001], rel=1e-3)
-    exact = [density_at(0.25 / 4**4, warmup, iteration) for iteration in range(5)]
+    exact = [warmup.density(0.25 / 4**4, iteration) for iteration in range(5)]
     assert exact == pytest.approx([0.25, 0.0625, 0.015625, 0.00390625, 0.0009765625], rel=1e-12)
 
 
 @in_turn(("iterations", "stages"), [(10, 3), (100, 4), (7, 7), (3, 1000), (5, 1)])
 def test_the_warm_up_falls_in_equal_stages_down_to_the_target(iterations: int, stages: int) -> None:
     warmup = Warmup(iterations=iterations, start=0.5, stages=stages)
-    densities = [density_at(0.01, warmup, iteration) for iteration in range(iterations + 3)]
+    densities = [warmup.density(0.01, iteration) for iteration in range(iterations + 3)]
     assert densities[0] == 0.5
     assert densities[iterations:] == [0.01] * 3
     assert densities == sorted(densities, reverse=True)

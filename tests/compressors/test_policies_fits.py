@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
-from workbench import part_of, policy_of
+from workbench import METHOD, part_of, policy_of
 
-from taugrad.compressors.tau.base import ThresholdPolicy
-from taugrad.compressors.tau.sidco import (
+from taugrad.compressors.thresholds.base import Policy
+from taugrad.compressors.thresholds.sidco import (
     LOOKS,
     Fit,
     FittedMemory,
@@ -126,14 +126,12 @@ def test_most_stages_are_quarters_of_quarters() -> None:
 # The number of stages.
 
 
-def run(
-    policy: ThresholdPolicy, values: NDArray[np.float32], iterations: int
-) -> tuple[FittedMemory, list[float]]:
+def run(policy: Policy, values: NDArray[np.float32], iterations: int) -> tuple[FittedMemory, list[float]]:
     """What is remembered, and the densities, where the same gradients come again and again."""
     memory, densities = FittedMemory(), []
     part = part_of(torch.from_numpy(values))
     for iteration in range(iterations):
-        (tau,) = policy.taus([part], iteration, [memory])
+        (tau,) = policy.taus([part], iteration, [memory], METHOD)
         sent = int((values >= tau).sum())
         densities.append(sent / values.size)
         policy.note([part], [sent], iteration, [memory])

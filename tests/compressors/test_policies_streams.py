@@ -11,9 +11,9 @@ import workbench
 from cases import in_turn
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.tau.base import SAMPLE
-from taugrad.compressors.tau.dl4j import Dl4jMemory
+from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.thresholds.dl4j import Dl4jMemory
+from taugrad.compressors.thresholds.samples import SAMPLE
 
 Floats = NDArray[np.float32]
 SIZES = (20_000, 3_000, 8_000)
@@ -135,8 +135,8 @@ def test_dl4j_counts_a_layer_that_is_trained_from_later_on(
     for step in range(140):
         parts = layers[:1] if step < 3 else layers
         turn = [memory] * len(parts)
-        policy.decide(turn, step, {})
-        taus.append(policy.taus(parts, step, turn)[0])
+        policy.decide(turn, step, {}, workbench.METHOD)
+        taus.append(policy.taus(parts, step, turn, workbench.METHOD)[0])
         policy.note(parts, [early] if step < 3 else sent, step, turn)
     ratios = [after / before for before, after in pairwise(taus)]
     whole = slice(None) if early == 60 else np.r_[0:2, 70:139]
@@ -160,7 +160,7 @@ def test_dl4j_steps_only_outside_of_its_range() -> None:
 def test_a_layer_is_not_sampled_again_and_again(policy: str) -> None:
     """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
     worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
-    chosen = worker.compressor.rule.policy
+    chosen = worker.compressor.config.policy
     worker.context.iteration = 40  # a run begins with more samples
     for step in range(40, 160):
         part = Part("p0", torch.zeros(SIZES[0]))

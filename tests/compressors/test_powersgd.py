@@ -12,7 +12,7 @@ from cases import in_turn
 from ddp import assert_same
 from torch import nn
 
-from taugrad.compressors.method import PowerSGD as Fields
+from taugrad.compressors.methods import PowerSGD as Fields
 from taugrad.compressors.peers import powersgd
 from taugrad.compressors.peers.powersgd import PowerSGDReducer
 

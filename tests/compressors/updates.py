@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from messages import segments_of
 from numpy.typing import NDArray
 
-from taugrad.compressors.method.base import Form
-from taugrad.compressors.ops.cpu.bitpack import symbol_type
+from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.ops.segments import Offsets, Segments
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS

@@ -12,7 +12,7 @@ import torch
 from cases import in_turn
 
 from taugrad.compressors.bucket.compressor import Compressor, compressor_for
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cuda import cupy_runtime
 from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device
 from taugrad.compressors.ops.interface import Batch, Quantizing

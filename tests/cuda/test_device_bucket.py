@@ -13,12 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workbench import Step, Worker
 
 from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import Part
-from taugrad.compressors.method import CompressedMethod, read_config
-from taugrad.compressors.method.methods import Exempt
+from taugrad.compressors.methods import CompressedMethod, read_config
+from taugrad.compressors.methods.base import Context, Exempt
 from taugrad.compressors.ops.interface import Ops, ops_for
+from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.rules.base import Context
 
 every_method = pytest.mark.parametrize("line", MESSAGES)
 

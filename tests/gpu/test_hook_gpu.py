@@ -21,7 +21,7 @@ from workbench import Worker
 from taugrad import compressors
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.errors import Diverged
 from taugrad.compressors.exchange.patterns.base import compressed
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
 

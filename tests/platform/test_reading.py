@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.models import Timm
 from taugrad.platform.spec.reading import read_spec

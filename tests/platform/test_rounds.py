@@ -18,7 +18,7 @@ from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate, S
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
 from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.synchronization import Synchronization

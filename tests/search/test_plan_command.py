@@ -9,7 +9,7 @@ from calibrations import calibration, work
 from specs import DIGITS, write_digits
 
 from taugrad import cli
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept
 from taugrad.search.plan.calibrated import HALF

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from taugrad.compressors import Outer
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import AsyncSync, GradientsSync, HybridSync, WeightsSync
 from taugrad.search.advice import METHODS, RECIPES, USUAL

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from taugrad.compressors.methods.quantizers import Quantized, QuantizerInput
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.interface import Batch
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Segments
-from taugrad.compressors.quantizers.base import Given, Quantized, quantization_of
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.update import Update
 
@@ -47,7 +47,7 @@ def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArr
     readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
     batch = Batch.of([kept], [torch.from_numpy(gradient)])
-    made: Quantized = quantization_of(config).apply(Given(batch, CPU, readback))
+    made: Quantized = config.apply(QuantizerInput(batch, CPU, readback))
     return made
 
 

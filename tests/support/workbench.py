@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing, is_exempt
-from taugrad.compressors.bucket.layout import Part, PartTally
-from taugrad.compressors.method import read_config
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.methods.base import Context
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Batch, Ops
-from taugrad.compressors.rules.base import Context, rule_of
-from taugrad.compressors.tau.base import PolicyMemory, ThresholdPolicy, with_magnitudes
+from taugrad.compressors.ops.parts import Part, PartTally
+from taugrad.compressors.thresholds.base import PolicyMemory
+from taugrad.compressors.thresholds.samples import with_magnitudes
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
@@ -37,9 +38,14 @@ def with_fields(line: str, fields: str) -> str:
     return " | ".join([head, *links])
 
 
-def policy_of(text: str) -> ThresholdPolicy:
-    """A threshold policy at work."""
-    return rule_of(read_config({"kind": "bgt", "tau": text})).policy
+METHOD: Any = read_config("bgt(1)")
+"""A method whose thresholds policies decide."""
+
+
+def policy_of(text: str) -> Any:
+    """The policy of a method that reads it."""
+    method: Any = read_config({"kind": "bgt", "tau": text})
+    return method.policy
 
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
@@ -84,10 +90,10 @@ class Worker:
         self.names = list(names or [f"p{i}" for i in range(len(sizes))])
         self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
         self.context = Context()
-        rule, config = self.compressor.rule, self.config
+        config = self.config
         exempt = config.exempt
         whole = [is_exempt(exempt, *arguments) for arguments in zip(self.names, sizes, strict=True)]
-        kept = rule.needs_residual or config.decay > 0
+        kept = config.needs_residual or config.decay > 0
         self.residuals = [
             torch.zeros(size, device=self.device) if kept and not out else None
             for size, out in zip(sizes, whole, strict=True)

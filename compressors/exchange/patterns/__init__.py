@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import get_args
 
-from ...method import CompressedMethod, Method, NoCompression
-from ...method.local import PatternName
+from ...methods import CompressedMethod, Method, NoCompression
+from ...methods.local import PatternName
 from ..sites import Sites
 from .allgather import AllGather
 from .base import Cut, Pattern, Setting, cut

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...bucket.compressor import Outgoing
 from ...errors import CorruptMessage
-from ...method import Method
+from ...methods import Method
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload, Round
 from ..rounds import ExchangeRecord, Payloads, Rounds

@@ -15,7 +15,7 @@ from ...bucket.compressor import Outgoing
 from ...bucket.feedback import Feedback, FeedbackCompressor, residual_squares
 from ...bucket.layout import ParameterSlice
 from ...errors import CorruptMessage
-from ...method import CompressedMethod, Method, PowerSGD, read_config
+from ...methods import CompressedMethod, Method, PowerSGD, read_config
 from ...ops.readback import Readback
 from ...wire.message import HEADER_BYTES, NonFinite, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload

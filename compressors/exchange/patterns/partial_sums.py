@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...bucket.compressor import Outgoing
 from ...bucket.feedback import Feedback
-from ...method import Method
+from ...methods import Method
 from ...wire.message import NonFinite
 from ..carrier import Payload, Round
 from ..rounds import ExchangeRecord, Payloads, Rounds

@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes, aligned
+from ..array import Bytes, aligned, symbol_type
 from .bits import load64, store64
 from .threads import run_shares
 
@@ -21,13 +21,6 @@ _LEAST = 2**18
 """Symbols below which a thread of its own costs more than it saves."""
 _GROUP = 8
 """Symbols that fill whole bytes, whatever their bits."""
-
-
-def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
-    """What holds a symbol of `bits` bits, 1 to 16."""
-    if not 1 <= bits <= 16:
-        raise ValueError(f"symbols have 1 to 16 bits, not {bits}")
-    return np.uint8 if bits <= 8 else np.uint16
 
 
 def check_symbols(symbols: Symbols, bits: int) -> None:

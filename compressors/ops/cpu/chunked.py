@@ -9,9 +9,9 @@ runs over the chunk. What is sent does not depend on where the search began.
 import numpy as np
 from numba import njit
 
-from ...method.base import SMALLEST_TAU, check_chunks
 from ..array import Floats32, Words
 from ..interface import Selected
+from ..limits import SMALLEST_TAU, check_chunks
 from .bits import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
 from .topk import trim

@@ -15,8 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
-from ..array import Bytes, readonly
-from .bitpack import Symbols, check_symbols, symbol_type
+from ..array import Bytes, readonly, symbol_type
+from .bitpack import Symbols, check_symbols
 from .bits import load64, store64
 from .threads import portions, run_all, run_shares
 

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...method.base import Form, ThresholdRule
 from ..array import Flags, Floats32, Floats64, host, readonly
+from ..clamping import clamp
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
+from ..limits import Form, ThresholdRule
 from ..readback import Pending, Readback
 from ..segments import Numbers
 from . import avx512, by_range, chunked, looking, quantile, ranking, summing, topk
@@ -130,6 +131,12 @@ class CpuOps(Ops):
         magnitudes, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
         ranking.ranked(values, ends, kept, magnitudes, broken)
         return magnitudes, broken
+
+    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
+        return by_range.count_symbols(values, bits, low, high)
+
+    def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
+        clamp(tensors, limits)
 
     # Sparse passes
 

@@ -5,13 +5,10 @@ the floats are. A first pass counts them by their leading 11 bits, two more by 1
 share the bits found so far.
 """
 
-import math
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from ...method.base import LARGEST_TAU, SMALLEST_TAU
+from ..limits import LARGEST_TAU, SMALLEST_TAU
 
 _LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
 _SORTED = 128
@@ -77,16 +74,3 @@ def ranked(samples, ends, ranks, magnitudes, broken):  # type: ignore[no-untyped
         broken[i] = not (sample <= _LARGEST).all()
         magnitudes[i] = _ZERO if broken[i] else rank_of(sample, ranks[i])
         begin = ends[i]
-
-
-def rank_at(density: float, m: int) -> int:
-    """The rank, from 1, of the magnitude that a share of m reaches."""
-    return max(1, math.ceil(round(density * m, 6)))  # rounded first, as 0.07 * 100 is a little more than 7
-
-
-def magnitude_at(magnitudes: NDArray[np.float32], density: float) -> np.float32:
-    """The ceil(density * m)-th largest, at least the largest, of m finite magnitudes, float32.
-
-    Between SMALLEST_TAU and LARGEST_TAU; SMALLEST_TAU if there is none.
-    """
-    return np.float32(tau_of(magnitudes, rank_at(density, magnitudes.size)))

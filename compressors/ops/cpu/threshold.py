@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ...method.base import ThresholdRule
 from ..array import Floats32, Words
 from ..interface import Selected
+from ..limits import ThresholdRule
 from . import avx512
 from .bits import ELEMENTS, Rows, floats
 from .threads import LEAST_SHARE, portions, run_all

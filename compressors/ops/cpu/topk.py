@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ...method.base import LARGEST_TAU, SMALLEST_TAU
 from ..array import Floats32, Words
 from ..interface import Selected
+from ..limits import LARGEST_TAU, SMALLEST_TAU
 from .bits import ELEMENTS, GRADIENT, Rows, floats
 from .looking import stratified_positions
 from .ranking import rank_of, tau_of

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...method.base import SMALLEST_TAU, Form, ThresholdRule, check_chunks
 from ..array import Flags, Floats32, Floats64
+from ..clamping import clamp
+from ..cpu.by_range import count_symbols
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
+from ..limits import SMALLEST_TAU, Form, ThresholdRule, check_chunks
 from ..readback import Pending, Readback, Slot
 from ..segments import Numbers, Offsets
 from .device import Device, float_bits
@@ -213,6 +215,12 @@ class CudaOps(Device, Ops):
         readback.fetch()
         bits, broken = magnitudes.values.reshape(-1, 2).T
         return bits.copy().view(np.float32), np.asarray(broken > 0)
+
+    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
+        return count_symbols(values, bits, low, high)
+
+    def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
+        clamp(tensors, limits)
 
     # Sparse passes
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
-from taugrad.compressors.method import NoCompression, PowerSGD
+from taugrad.compressors.methods import NoCompression, PowerSGD
 from taugrad.compressors.names import unmatched_patterns
 
 from ...data import load

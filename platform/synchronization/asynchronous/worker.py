@@ -12,11 +12,11 @@ from torch import Tensor
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.feedback import FeedbackCompressor, residual_squares
-from taugrad.compressors.bucket.layout import PartTally
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import compressed
-from taugrad.compressors.method import Method
+from taugrad.compressors.methods import Method
 from taugrad.compressors.observe import GradientStatistics
+from taugrad.compressors.ops.parts import PartTally
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
 

@@ -6,8 +6,7 @@ from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from .base import Group, Settings
-from .registry import POLICIES
+from .fields import POLICIES, Group, Settings
 
 LONGEST = 10_000
 """Largest length of a chain in characters."""

@@ -9,18 +9,25 @@ Every choice that minimizes bits + multiplier x error, layer by layer, is the ch
 the budget is spent layer by layer.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from ..bucket.layout import Part
-from ..method.base import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
-from ..method.policies import AllocatedTau
-from .base import as_tau, magnitudes_of, reached_by
-from .density import DensityMemory, TargetDensity, aim_at
+from ..fields import Share
+from ..ops.limits import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
+from .density import DensityMemory, TargetDensity
+from .samples import as_tau, magnitudes_of, reached_by
+
+if TYPE_CHECKING:
+    from ..ops.parts import Part
+    from .base import Sender
 
 Floats = NDArray[np.float64]
 
@@ -213,7 +220,7 @@ def _at(curves: Curves, log_taus: Floats, log_tau: float) -> tuple[Floats, Float
 
 @dataclass(slots=True)
 class AllocatedMemory(DensityMemory):
-    """Of one parameter."""
+    """The memory of one parameter."""
 
     share: float | None = None
     """What was decided; the whole budget's before that."""
@@ -225,44 +232,55 @@ class AllocatedMemory(DensityMemory):
     """What the sample led to, float64 [3 * CHOICES], see `allocation.curve_of`."""
 
 
-class Allocated(TargetDensity[AllocatedMemory]):
-    """A density per layer, which `TargetDensity` then holds.
+class AllocatedTau(TargetDensity):
+    """A tau for each layer: together they take the fewest bits at the error that one tau would have.
 
     In an iteration in which densities are due every parameter's sample leaves its curve in its memory. The
     next iteration begins with the decision, whichever bucket comes first, and forgets the curves. Should
     there be none, the decision waits until densities are due again.
     """
 
+    first_field = "density"
+    has_density = True
     memory = AllocatedMemory
-    config: AllocatedTau
 
-    def target(self, iteration: int, memory: AllocatedMemory) -> float:
-        """See `TargetDensity.target`; before the first decision that of all layers together."""
-        return self.config.density if memory.share is None else memory.share
+    kind: Literal["allocate"] = "allocate"
+    density: Share
+    """The error budget: the error that one tau for all layers would have at this density."""
+    every: int = Field(default=400, ge=1)
+    """Iterations from one allocation to the next. In between, each tau is corrected by what was sent."""
 
-    def estimate(self, part: Part, iteration: int, memory: AllocatedMemory) -> float:
+    def share(self, iteration: int, memory: AllocatedMemory) -> float:
+        """See `TargetDensity.share`; before the first decision that of all layers together."""
+        return self.density if memory.share is None else memory.share
+
+    def estimate(self, part: Part, iteration: int, memory: AllocatedMemory, method: Sender) -> float:
         magnitudes = magnitudes_of(part)
         if self.due(iteration):
             memory.sampled = iteration
             if magnitudes.size:
-                memory.curve = curve_of(magnitudes, self.config.density, self.method.sends).ravel().tolist()
+                memory.curve = curve_of(magnitudes, self.density, method.sends).ravel().tolist()
         return reached_by(part, memory.target)
 
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
         memory.elements = part.elements
 
     def retarget(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
-        """See `ThresholdPolicy.retarget`: until the next decision each layer keeps its part of the budget."""
+        """See `Policy.retarget`: until the next decision each layer keeps its part of the budget."""
         TargetDensity.retarget(self, before, memories)
         for memory in memories.values():
             memory.sampled = memory.curve = None  # it was drawn around the old budget
             if memory.share is not None:
-                memory.share = min(1.0, memory.share * (self.config.density / before))
+                memory.share = min(1.0, memory.share * (self.density / before))
 
     def decide(
-        self, due: Sequence[AllocatedMemory], iteration: int, memories: Mapping[str, AllocatedMemory]
+        self,
+        due: Sequence[AllocatedMemory],
+        iteration: int,
+        memories: Mapping[str, AllocatedMemory],
+        method: Sender,
     ) -> None:
-        every = self.config.every  # the shortest check: most iterations decide nothing
+        every = self.every  # the shortest check: most iterations decide nothing
         if iteration % every > 1 and (
             iteration > every or not any(map(self.due, (iteration - 1, iteration)))
         ):
@@ -276,10 +294,10 @@ class Allocated(TargetDensity[AllocatedMemory]):
         waiting = [memories[name] for name in sorted(memories) if waits(memories[name])]
         ready = [memory for memory in waiting if memory.curve is not None and memory.elements]
         if ready:
-            taus, shares = allocate(_curves(ready), self.config.density, self.method.value_bits)
+            taus, shares = allocate(_curves(ready), self.density, method.value_bits)
             for memory, tau, share in zip(ready, taus.tolist(), shares.tolist(), strict=True):
                 memory.tau, memory.share = as_tau(tau), share
-                aim_at(share, memory.elements, memory)
+                memory.set_target(share, memory.elements)
         for memory in waiting:
             memory.sampled = memory.curve = None
 

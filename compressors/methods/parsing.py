@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
-from .base import Symbols
-from .calls import groups, parse_expression, read_call, require_known
-from .dense import DENSE
-from .methods import Method, NoCompression, PowerSGD
-from .registry import CODECS, POLICIES, QUANTIZERS, RULES
-from .sparse import BinarizedGradient, ChunkedTopK, QuantizedGradient, Strom, TopK, WholeGradient
+from ..calls import groups, parse_expression, read_call, require_known
+from ..fields import POLICIES, QUANTIZERS, RULES
+from .base import Method, NoCompression, Symbols
+from .chunked_topk import ChunkedTopK
+from .dense import DenseBFloat16, DenseEntropy, DenseFloat8, DenseFloat16, DenseLinear, DenseQuantile
+from .powersgd import PowerSGD
+from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
+from .topk import TopK
 
 RULES.add_builtin(
     *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
-    *DENSE,
+    *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8),
 )
+_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
+"""The codecs of positions."""
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 
 
@@ -77,15 +81,15 @@ def _quantizer_place(method: type[Method], quantizer: str, before: str) -> int:
     if quantizer not in QUANTIZERS:
         raise ValueError(f"{quantizer} starts a chain and cannot follow {before}")
     if "quantize" not in method.model_fields:
-        raise ValueError(method.why_not_quantized(quantizer))
+        raise ValueError(method.quantizer_error(quantizer))
     return 1
 
 
 def _codec_place(kind: str, fields: Any, name: str, last: int) -> tuple[int, str]:
     """The place of a codec, and its field. The model checks whether it can encode the values."""
-    if name in CODECS and "codec" in fields and not (name == "raw" and last >= 2):
+    if name in _CODECS and "codec" in fields and not (name == "raw" and last >= 2):
         allowed = [codec for codec in get_args(fields["codec"].annotation) if codec != "auto"]
-        if name in CODECS.builtin and name not in allowed:
+        if name in _CODECS and name not in allowed:
             lacking = f"{kind} has no chunks for {name} to count in" if name == "chunked" else ""
             raise ValueError(f"{lacking or f'{name} cannot follow {kind}'}: choose {', '.join(allowed)}")
         return 2, "codec"
@@ -114,13 +118,13 @@ def _link(node: ast.expr) -> dict[str, Any] | str:
     heads = RULES if name in RULES else QUANTIZERS
     if name in heads:
         return read_call(node, heads) if isinstance(node, ast.Call) else {"kind": name}
-    if name in CODECS or name in _SYMBOL_CODECS:
+    if name in _CODECS or name in _SYMBOL_CODECS:
         if isinstance(node, ast.Call):
             raise ValueError(f"{name} has no fields")
         return name
     if name in POLICIES or name in groups():
         raise ValueError(f"{name} is not a link, but a value in a link's brackets: wgt(tau=density(0.01))")
-    return require_known(name, list(dict.fromkeys((*RULES, *QUANTIZERS, *CODECS, *_SYMBOL_CODECS))))
+    return require_known(name, list(dict.fromkeys((*RULES, *QUANTIZERS, *_CODECS, *_SYMBOL_CODECS))))
 
 
 def expand(value: Any) -> Any:

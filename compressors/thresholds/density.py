@@ -1,15 +1,22 @@
 """A target density: tau comes from a sample every few iterations, and in between from what was sent."""
 
+from __future__ import annotations
+
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..bucket.layout import Part
-from ..method.base import SMALLEST_TAU
-from ..method.policies import AllocatedTau, DensityTau, FittedTau, Warmup
-from .base import PolicyMemory, ThresholdPolicy, as_tau, reached_by
+from pydantic import Field, model_validator
+
+from ..fields import Group, Share
+from ..ops.limits import SMALLEST_TAU
+from .base import Policy, PolicyMemory, Sender
+from .samples import as_tau, reached_by
+
+if TYPE_CHECKING:
+    from ..ops.parts import Part
 
 BAND = 0.1
 """Relative tolerance of the number of elements sent, in which tau stays."""
@@ -27,9 +34,41 @@ STEADY = 8
 """Smoothing count for small layers: as many expected elements are added to those that were sent."""
 
 
+class Warmup(Group):
+    """A density that starts high and falls exponentially (Deep Gradient Compression, section 3.3)."""
+
+    first_field = "iterations"
+
+    iterations: int = Field(gt=0)
+    """Length of the warm-up in iterations."""
+    start: Share = 0.25
+    """The density of the first stage."""
+    stages: int = Field(default=4, ge=1, le=1000)
+    """Number of stages. Deep Gradient Compression has four, of one epoch each."""
+
+    def density(self, target: float, iteration: int) -> float:
+        """The density in one iteration: it falls in stages, exponentially, down to the target.
+
+        Deep Gradient Compression, section 3.3: 25%, 6.25%, 1.56%, 0.4%, then 0.1%.
+        """
+        if iteration >= self.iterations:
+            return target
+        stage = iteration * self.stages // self.iterations
+        ratio = float(target / self.start)
+        return self.start * float(ratio ** (stage / self.stages))
+
+
+def check_falling(density: float, warmup: Warmup | None) -> None:
+    """Refuses (ValueError) a warm-up that would begin below the density it leads to."""
+    if warmup is not None and warmup.start < density:
+        raise ValueError(
+            f"a warm-up starts high: its start {warmup.start:g} is below the density {density:g}"
+        )
+
+
 @dataclass(slots=True)
 class DensityMemory(PolicyMemory):
-    """Of one parameter; its band is empty at first."""
+    """The memory of one parameter; its band is empty at first."""
 
     tau: float = ASKS
     target: float = 0.0
@@ -43,15 +82,22 @@ class DensityMemory(PolicyMemory):
     alarm: float = 0.0
     """More elements than this change tau in any iteration."""
 
+    def set_target(self, target: float, elements: float) -> None:
+        """Sets the share of its elements to send, and how many may be sent before tau moves."""
+        expected = target * elements
+        room = BAND * expected + CHANCE * math.sqrt(expected) + 1
+        self.target = target
+        self.least, self.most = expected - room, expected + room
+        if target >= 1:  # tau is as low as it need be
+            self.least, self.most = 0.0, float(elements)
+        self.alarm = OFF * self.most
+
     def forget_band(self) -> None:
         """Empties the band."""
         self.least, self.most, self.alarm = 1.0, 0.0, 0.0
 
 
-D = TypeVar("D", bound=DensityMemory)
-
-
-class TargetDensity(ThresholdPolicy[D], Generic[D]):
+class TargetDensity(Policy):
     """Finds tau in a sample every few iterations, and corrects it in between by what was sent.
 
     A run begins with samples in its iterations 0, 1, 2, 4, 8, ...: residuals grow from zero, and some runs,
@@ -62,70 +108,77 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
     next iteration, unless that did not help before.
     """
 
-    config: DensityTau | AllocatedTau | FittedTau
+    if TYPE_CHECKING:
+        every: int
     again: ClassVar[int] = 8
     """The largest number of extra samples until the next one is due: if residuals lie just below an old tau,
     a sample may cause another."""
 
     @abstractmethod
-    def target(self, iteration: int, memory: D) -> float:
+    def share(self, iteration: int, memory: Any) -> float:
         """The share of a parameter's elements to send."""
 
     @abstractmethod
-    def estimate(self, part: Part, iteration: int, memory: D) -> float:
+    def estimate(self, part: Part, iteration: int, memory: Any, method: Sender) -> float:
         """The tau that memory.target of all elements reach, by a sample of the part."""
 
-    def begin(self, part: Part, sent: int, memory: D) -> None:
+    def begin(self, part: Part, sent: int, memory: Any) -> None:
         """Records what a sample's tau first led to."""
 
     def due(self, iteration: int) -> bool:
         """Whether every parameter is sampled in this iteration."""
-        since = iteration % self.config.every
+        since = iteration % self.every
         return not since or (since == iteration and not since & (since - 1))
 
-    def needs_sample(self, part: Part, iteration: int, memory: D) -> bool:
+    def needs_sample(self, part: Part, iteration: int, memory: DensityMemory) -> bool:
         return memory.tau == ASKS or self.due(iteration)
 
-    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[bool]:
+    def need_samples(
+        self, parts: Sequence[Part], iteration: int, memories: Sequence[DensityMemory]
+    ) -> list[bool]:
         due = self.due(iteration)
         return [due or memory.tau == ASKS for memory in memories]
 
-    def taus(self, parts: Sequence[Part], iteration: int, memories: Sequence[D]) -> list[float]:
-        """See `ThresholdPolicy.taus`; in most iterations they stand in the memories."""
+    def taus(
+        self, parts: Sequence[Part], iteration: int, memories: Sequence[DensityMemory], method: Sender
+    ) -> list[float]:
+        """See `Policy.taus`; in most iterations they stand in the memories."""
         for number, wanted in enumerate(self.need_samples(parts, iteration, memories)):
             if wanted:
-                self._sample(parts[number], iteration, memories[number])
+                self._sample(parts[number], iteration, memories[number], method)
         return [memory.tau for memory in memories]
 
-    def _sample(self, part: Part, iteration: int, memory: D) -> None:
+    def _sample(self, part: Part, iteration: int, memory: DensityMemory, method: Sender) -> None:
         if self.due(iteration):
             memory.again = self.again
         else:
             memory.again = self.again if memory.again is None else memory.again - 1
-        memory.target = self.target(iteration, memory)
-        memory.tau = self.estimate(part, iteration, memory)
+        memory.target = self.share(iteration, memory)
+        memory.tau = self.estimate(part, iteration, memory, method)
         memory.forget_band()
 
-    def note(self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[D]) -> None:
-        looks = iteration % self.config.every % LOOK == 0
+    def note(
+        self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[DensityMemory]
+    ) -> None:
+        looks = iteration % self.every % LOOK == 0
         for part, count, memory in zip(parts, sent, memories, strict=True):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
 
-    def retarget(self, before: float, memories: Mapping[str, D]) -> None:
-        """See `ThresholdPolicy.retarget`: the next iteration finds every tau in a new sample."""
+    def retarget(self, before: float, memories: Mapping[str, Any]) -> None:
+        """See `Policy.retarget`: the next iteration finds every tau in a new sample."""
         for memory in memories.values():
             memory.tau, memory.again = ASKS, None
             memory.forget_band()
 
-    def _follow(self, part: Part, sent: int, memory: D) -> None:
+    def _follow(self, part: Part, sent: int, memory: DensityMemory) -> None:
         """Corrects tau if what was sent is outside the band, or requests a new sample."""
         fresh = memory.most < memory.least
         if fresh:
             self.begin(part, sent, memory)
-            aim_at(memory.target, part.elements, memory)
+            memory.set_target(memory.target, part.elements)
         least, most, tau = memory.least, memory.most, memory.tau
-        if least <= sent <= most or self.config.every == 1:
+        if least <= sent <= most or self.every == 1:
             return
         ratio = (sent + STEADY) / ((least + most) / 2 + STEADY)
         # What a new sample's tau is off by, the next one's would be, too.
@@ -137,24 +190,38 @@ class TargetDensity(ThresholdPolicy[D], Generic[D]):
             memory.tau = as_tau(tau * correction(ratio, memory.target))
 
 
-class Density(TargetDensity[DensityMemory]):
-    """The magnitude that a target share of a sample of the parameter's elements reaches."""
+class DensityTau(TargetDensity):
+    """The tau that about a target share of a layer's elements reach, found as a magnitude in a sample."""
 
+    first_field = "target"
+    has_density = by_itself = True
     memory = DensityMemory
-    config: DensityTau
 
-    def target(self, iteration: int, memory: DensityMemory) -> float:
-        return density_at(self.config.target, self.config.warmup, iteration)
+    kind: Literal["density"] = "density"
+    target: Share
+    """The share of elements to send."""
+    every: int = Field(default=100, ge=1)
+    """Iterations from one sample to the next. In between, tau is corrected by what was sent."""
+    warmup: Warmup | None = None
+    """Start with a higher density."""
+
+    @model_validator(mode="after")
+    def _falling(self) -> DensityTau:
+        check_falling(self.target, self.warmup)
+        return self
+
+    def share(self, iteration: int, memory: DensityMemory) -> float:
+        return self._density(iteration)
 
     def shares(self, iteration: int, memories: Sequence[DensityMemory]) -> list[float]:
-        return [density_at(self.config.target, self.config.warmup, iteration)] * len(memories)
+        return [self._density(iteration)] * len(memories)
 
-    def estimate(self, part: Part, iteration: int, memory: DensityMemory) -> float:
+    def estimate(self, part: Part, iteration: int, memory: DensityMemory, method: Sender) -> float:
         return reached_by(part, memory.target)
 
     def due(self, iteration: int) -> bool:
         """See `TargetDensity.due`; a stage of the warm-up begins with a sample."""
-        warmup = self.config.warmup
+        warmup = self.warmup
         if warmup is None or iteration > warmup.iterations:
             return TargetDensity.due(self, iteration)
         if TargetDensity.due(self, iteration):
@@ -162,16 +229,8 @@ class Density(TargetDensity[DensityMemory]):
         before, now = (at * warmup.stages // warmup.iterations for at in (iteration - 1, iteration))
         return before < now
 
-
-def aim_at(target: float, elements: float, memory: DensityMemory) -> None:
-    """Has a parameter keep to a share of its elements: how many may be sent before tau moves."""
-    expected = target * elements
-    room = BAND * expected + CHANCE * math.sqrt(expected) + 1
-    memory.target = target
-    least, most = expected - room, expected + room
-    if target >= 1:  # tau is as low as it need be
-        least, most = 0.0, float(elements)
-    memory.least, memory.most, memory.alarm = least, most, OFF * most
+    def _density(self, iteration: int) -> float:
+        return self.target if self.warmup is None else self.warmup.density(self.target, iteration)
 
 
 def correction(ratio: float, target: float) -> float:
@@ -183,15 +242,3 @@ def correction(ratio: float, target: float) -> float:
     """
     due = math.log(target)
     return math.sqrt(due / (due + math.log(ratio)))
-
-
-def density_at(target: float, warmup: Warmup | None, iteration: int) -> float:
-    """The density in one iteration: during the warm-up it falls in stages, exponentially, down to the target.
-
-    Deep Gradient Compression, section 3.3: 25%, 6.25%, 1.56%, 0.4%, then 0.1%.
-    """
-    if warmup is None or iteration >= warmup.iterations:
-        return target
-    stage = iteration * warmup.stages // warmup.iterations
-    ratio = float(target / warmup.start)
-    return warmup.start * float(ratio ** (stage / warmup.stages))

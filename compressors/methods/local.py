@@ -12,8 +12,9 @@ from pydantic import (
     WrapValidator,
 )
 
+from .base import Method, NoCompression
 from .dense import DenseMethod
-from .methods import Method, NoCompression, PowerSGD
+from .powersgd import PowerSGD
 
 PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
 """Who sends to whom, of gradients as of local updates; collective is for gradients."""

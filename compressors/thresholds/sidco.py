@@ -6,17 +6,23 @@ of the elements reach, the second fits the excesses over that, and so on; the la
 There are as many as the achieved density asks for.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from ..bucket.layout import Part
-from ..method.policies import FittedTau
-from .base import as_tau, magnitudes_of
+from ..fields import Share
 from .density import DensityMemory, TargetDensity
+from .samples import as_tau, magnitudes_of
+
+if TYPE_CHECKING:
+    from ..ops.parts import Part
+    from .base import Sender
 
 Fit = Literal["exponential", "pareto", "gamma"]
 STAGE = 0.25
@@ -102,7 +108,7 @@ TOLERANCE = 0.2
 
 @dataclass(slots=True)
 class FittedMemory(DensityMemory):
-    """Of one parameter; the rest is for `stages: auto`."""
+    """The memory of one parameter; the rest is for `stages: auto`."""
 
     stages: int = 1
     looks: int = 0
@@ -115,27 +121,39 @@ class FittedMemory(DensityMemory):
     """Their mean at the last decision."""
 
 
-class Fitted(TargetDensity[FittedMemory]):
-    """A statistical fit, `fits.fitted_tau`, in stages."""
+class FittedTau(TargetDensity):
+    """The tau that a target share reaches if magnitudes are distributed as a fit to a sample says (SIDCo)."""
 
+    first_field = "target"
+    by_itself = True
     memory = FittedMemory
-    config: FittedTau
     again = 1
     """Where a fit is far off, the next one is, too."""
 
-    def target(self, iteration: int, memory: FittedMemory) -> float:
-        return self.config.target
+    kind: Literal["sidco"] = "sidco"
+    target: Share
+    """The share of elements to send."""
+    fit: Literal["exponential", "pareto", "gamma"] = "exponential"
+    """The distribution that is fitted; after the first stage, gamma uses generalized Pareto."""
+    stages: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
+    """Number of stages; each one fits the upper quarter of the last. auto adapts it to the density that was
+    sent."""
+    every: int = Field(default=200, ge=1)
+    """Iterations from one fit to the next; in between tau is corrected by what was sent."""
 
-    def estimate(self, part: Part, iteration: int, memory: FittedMemory) -> float:
-        stages = memory.stages if self.config.stages == "auto" else self.config.stages
-        return as_tau(fitted_tau(self.config.fit, magnitudes_of(part), memory.target, stages))
+    def share(self, iteration: int, memory: FittedMemory) -> float:
+        return self.target
+
+    def estimate(self, part: Part, iteration: int, memory: FittedMemory, method: Sender) -> float:
+        stages = memory.stages if self.stages == "auto" else self.stages
+        return as_tau(fitted_tau(self.fit, magnitudes_of(part), memory.target, stages))
 
     def begin(self, part: Part, sent: int, memory: FittedMemory) -> None:
         """See `TargetDensity.begin`: it judges the fit."""
-        if self.config.stages != "auto":
+        if self.stages != "auto":
             return
         memory.looks += 1
-        memory.ratios += sent / (self.config.target * max(part.elements, 1))
+        memory.ratios += sent / (self.target * max(part.elements, 1))
         if memory.looks >= LOOKS:
             ratio = memory.ratios / memory.looks
             memory.looks, memory.ratios = 0, 0.0
@@ -153,7 +171,7 @@ class Fitted(TargetDensity[FittedMemory]):
         memory.ratio = ratio
         if abs(ratio - 1) > TOLERANCE:
             stages = memory.stages + (memory.step if ratio > 1 else -memory.step)
-            if 1 <= stages <= most_stages(self.config.target):
+            if 1 <= stages <= most_stages(self.target):
                 memory.stages = stages
             else:
                 memory.step = -memory.step

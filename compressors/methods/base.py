@@ -1,0 +1,215 @@
+"""The base of all methods, what those work on that send messages, and `none`.
+
+A method is a lossy rule with its options, the head of a chain.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ..calls import line
+from ..fields import Group, Settings
+from ..ops.array import Flags
+from ..ops.interface import Batch, Ops
+from ..ops.limits import Form
+from ..ops.parts import Parts, Tallies
+from ..ops.readback import Pending, Readback
+from ..ops.segments import Numbers, Segments
+from ..thresholds.base import PolicyMemory
+from ..wire.update import Update
+
+if TYPE_CHECKING:
+    from .quantizers import Quantizer
+
+Memories = dict[str, PolicyMemory]
+"""Memories of a threshold policy, by parameter name."""
+Symbols = Literal["auto", "raw", "huffman"]
+"""The codecs of symbols: plain bits, or a code by their frequencies."""
+
+
+class Exempt(Group):
+    """Parameters that are sent whole, as float32: norms and biases are small and sensitive."""
+
+    smaller_than: int = Field(default=0, ge=0)
+    """Send parameters with fewer elements than this without compression."""
+    names: tuple[str, ...] = ()
+    """Send parameters whose name matches one of these patterns without compression, such as ["*.bias",
+    "norm*"]."""
+
+
+class Method(Settings):
+    """Head of a chain; `str` gives the chain's line, which `chain` reads."""
+
+    if TYPE_CHECKING:
+        kind: str
+        reduction: Literal["mean", "sum"]
+        nonfinite: Literal["refuse", "skip"]
+
+    def __str__(self) -> str:
+        return line(self, self.quantizer, self.position_codec, self.symbol_codec)
+
+    def __repr__(self) -> str:
+        return f"chain({str(self)!r})"
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """The quantizer of the selected values."""
+        quantizer: Quantizer | None = getattr(self, "quantize", None)
+        return quantizer
+
+    @property
+    def position_codec(self) -> str:
+        """The name of the codec of positions, or `auto`."""
+        return str(getattr(self, "codec", "auto"))
+
+    @property
+    def symbol_codec(self) -> str:
+        """The name of the codec of symbols, or `auto`."""
+        return str(getattr(self, "symbols", "auto"))
+
+    @property
+    def momentum_correction(self) -> float:
+        """The factor of momentum correction; 0: none."""
+        return float(getattr(self, "momentum", 0.0))
+
+    @property
+    def has_fixed_size(self) -> bool:
+        """Whether the size of a message does not depend on gradients, so that collectives can exchange it."""
+        return False
+
+    @classmethod
+    def quantizer_error(cls, quantizer: str) -> str:
+        """The reason why no quantizer can follow."""
+        why = "only what a sparse rule selected whole can be quantized"
+        return f"{quantizer} cannot follow {cls.line_name()}: {why}"
+
+
+class _Common(Method):
+    reduction: Literal["mean", "sum"] = "mean"
+    """How the workers' updates become one gradient: their mean (as DDP does) or their sum."""
+    nonfinite: Literal["refuse", "skip"] = "refuse"
+    """What to do about a NaN or Inf in a gradient: raise an error that names the parameter, or skip the step
+    and count it."""
+
+
+class NoCompression(_Common):
+    """Plain all-reduce of the whole gradient: the baseline, bit for bit what DDP does without a hook."""
+
+    kind: Literal["none"] = "none"
+
+
+# Methods that send messages
+
+
+@dataclass
+class Context:
+    """Inputs of a rule besides a bucket's parameters."""
+
+    iteration: int = 0
+    """Steps before this one."""
+    hold_back_zeros: bool = False
+    """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
+    that no worker used, so what was sent for them would be lost."""
+    memories: Memories = field(default_factory=dict)
+    readback: Readback | None = None
+    """Of messages of fixed size: results of passes, which the caller fetches. What is held back is sent as
+    zeros."""
+
+
+@dataclass(slots=True)
+class RuleOutput:
+    """The update of a bucket."""
+
+    update: Update
+    """It is on the device of the gradients."""
+    refused: Pending[Sequence[int]] = list
+    """Once everything was fetched, completes the tallies, and returns the ordinals of the parameters whose
+    residual + gradient was not finite somewhere. With any, the update is to be put back: residuals have
+    gained every finite element of the gradient but what was taken out."""
+
+
+@dataclass(slots=True)
+class BucketInput:
+    """A bucket on its way through a rule."""
+
+    segments: Segments
+    parts: Parts
+    """All of the bucket, by ordinal; residuals and velocities change in place."""
+    active: Flags
+    """bool [parameters of the bucket], which are not held back."""
+    context: Context
+    ops: Ops
+    readback: Readback
+    """Results of passes. A rule fetches it if it needs them to go on; it is fetched again with the update."""
+    tallies: Tallies
+
+    @property
+    def numbers(self) -> Numbers:
+        """int64, which of the segments are not held back."""
+        return np.flatnonzero(self.active[self.segments.places])
+
+    @property
+    def held_back(self) -> list[int]:
+        """Ordinals of the segments that are."""
+        places = self.segments.places
+        held: list[int] = places[~self.active[places]].tolist()
+        return held
+
+    def batch(self) -> Batch:
+        """The segments, for passes: kept with the parts."""
+        batch: Batch | None = self.parts.laid_out.get(self.segments)
+        if batch is None:
+            segments, parts = self.segments, self.parts.of(self.segments)
+            residuals, gradients = [part.residual for part in parts], [part.gradient for part in parts]
+            batch = Batch.of(residuals, gradients, segments.sizes, segments.firsts)
+            self.parts.laid_out[segments] = batch
+        return batch
+
+    def squares_of(self, ordinals: Sequence[int]) -> Callable[[], None]:
+        """Sums the squares of residuals that no pass reads; returns what tallies them, once fetched."""
+        if not ordinals:
+            return lambda: None
+        squares = self.ops.squares([self.parts[ordinal].residual for ordinal in ordinals], self.readback)
+
+        def note() -> None:
+            self.tallies.residual_squares[ordinals] = squares()
+
+        return note
+
+
+class CompressedMethod(_Common):
+    """Methods that send messages (`wire`): they split residual + gradient into an update and a new residual.
+
+    State is in the parts and the context, never in the method. The result for a parameter must not depend on
+    its neighbours: DDP rebuilds its buckets.
+    """
+
+    needs_residual: ClassVar[bool] = False
+    """Whether it needs a residual even if nothing is kept in it."""
+
+    exempt: Exempt = Exempt()
+    """Parameters that are sent whole."""
+    decay: float = Field(default=1.0, ge=0, le=1)
+    """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
+
+    @property
+    @abstractmethod
+    def message_form(self) -> Form:
+        """The form of values in its messages."""
+
+    @abstractmethod
+    def run(self, given: BucketInput) -> RuleOutput:
+        """Adds gradients to residuals, and takes out the update; `given.tallies` has what it counts."""
+
+    def memory_of(self, name: str) -> type[PolicyMemory]:
+        """The class of the memory of a parameter, or of all together (`thresholds.base.ALL`)."""
+        return PolicyMemory
+
+    def retarget(self, before: float, memories: Memories) -> None:
+        """Adapts memories from another target density (`Policy.retarget`)."""

@@ -1,1 +1,0 @@
-"""Quantizers: values into symbols, after a sparse rule or of whole parameters."""
