@@ -15,5 +15,5 @@ if TYPE_CHECKING:
     from .task import Task
 else:
     __getattr__ = export_lazily(
-        __name__, {"Metric": ".metric", "Task": ".base", "build_task": ".building", "try_task": ".building"}
+        __name__, {"Metric": ".metric", "Task": ".task", "build_task": ".building", "try_task": ".building"}
     )
