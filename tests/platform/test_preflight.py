@@ -84,7 +84,7 @@ def test_a_cluster_must_answer(address, no_token, monkeypatch):
 
 
 def test_what_takes_connections_and_never_answers_is_no_cluster(no_token, monkeypatch):
-    monkeypatch.setattr("taugrad.platform.launching.cluster_probe._ANSWER_S", 1.0)
+    monkeypatch.setattr("taugrad.platform.launching.driver.cluster_probe._ANSWER_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
         begun = time.monotonic()
