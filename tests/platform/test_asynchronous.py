@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from async_training import CLASSES, FEATURES, RATE, batch, step_context, run, training_of, weights
+from async_training import CLASSES, FEATURES, RATE, batch, run, step_context, training_of, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
