@@ -23,6 +23,8 @@ COMPILING = ("tests/compressors/test_methods.py", "tests/compressors/test_codecs
 """These compile nearly every kernel, in one process. Workers of a test would all compile the same."""
 CLUSTER = "tests/integration/test_cluster.py"
 """Of two machines, with addresses of their own; it may run beside the folder's other tests."""
+DDP = "tests/compressors/test_ddp.py"
+"""Its groups of workers are independent: each is a unit, named by the test's first two parameters."""
 TOGETHER = (COMPILING, ("tests/integration/",), ("tests/dashboards/",), ("tests/docs/",))
 """What one process runs as a whole: files, or a folder.
 
@@ -34,7 +36,7 @@ FIRST = (
     # Of these the first train nothing, or without kernels: what trains later loads what others have compiled.
     *(f"tests/integration/test_{name}.py" for name in ("stores", "interrupted", "submit", "search")),
     *("tests/integration/", CLUSTER, "tests/dashboards/", "tests/docs/"),
-    *("tests/compressors/test_ddp.py", "tests/platform/"),
+    *(DDP, "tests/platform/"),
 )
 """What others wait for, then what takes longest: nobody waits for it at the end."""
 
@@ -50,8 +52,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each process has a core, not all of t
 
 
 def unit_of(nodeid: str) -> str:
-    """What one process runs as a whole: a file, or several."""
+    """What one process runs as a whole: a file, several, or a group of workers of DDP."""
     file = nodeid.partition("::")[0]
+    if file == DDP:
+        return "-".join(nodeid.split("-")[:2])
     return file if file == CLUSTER else next((files[0] for files in TOGETHER if file.startswith(files)), file)
 
 

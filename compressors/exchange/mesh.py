@@ -238,7 +238,7 @@ class Mesh(Carrier):
         poller = zmq.Poller()
         for endpoint in (self._router, self._monitor, self._zap_socket, self._woken):
             poller.register(endpoint, zmq.POLLIN)
-        before, next_heartbeat = monotonic(), monotonic()
+        before, next_heartbeat = monotonic(), monotonic() + self._limit_s / _HEARTBEATS
         while not self._closing:
             ready = dict(poller.poll(round(1000 * poll_s)))
             if self._router in ready:

@@ -128,11 +128,6 @@ def test_each_codec_is_the_smallest_somewhere() -> None:
     assert winners == {"packed32", "golomb_rice", "bitmap", "raw"}
 
 
-def test_of_codecs_that_write_as_much_the_first_is_taken() -> None:
-    update = random_update("packed32", "f32", 3, 0, np.random.default_rng(0))
-    assert codec_by_code(int(messages.write(update)[4])) is BUILTIN[0]
-
-
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
     """Parameters of very different symbols have codes of their own, and those of like ones share one."""
     rng, segments = np.random.default_rng(0), segments_of([20_000, 20_000])

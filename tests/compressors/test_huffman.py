@@ -132,25 +132,6 @@ def test_gaussian_symbols_take_their_entropy(bits: int) -> None:
     assert (decode(encoded(symbols, bits), bits, k) == symbols).all()
 
 
-def test_codes_of_runs_are_those_of_their_frequencies() -> None:
-    widths = np.array([3, 8, 1, 16, 8])
-    sizes = np.array([70_003, 1, 999, 150_000, 70_001])
-    runs = [draw_symbols(*pair, "gaussian", 5).astype(np.uint16) for pair in zip(widths, sizes, strict=True)]
-    counted = [np.bincount(run, minlength=1 << bits) for run, bits in zip(runs, widths, strict=True)]
-    for threads in (1, 3):
-        codes = huffman.Codes.of(np.concatenate(runs), np.cumsum(sizes), widths, threads)
-        for number, counts in enumerate(counted):
-            code, due = codes.code(number), huffman.Code.of(counts)
-            assert (code.lengths == due.lengths).all()
-            assert (code.codebook.tobytes(), code.estimate) == (due.codebook.tobytes(), due.estimate)
-        assert (
-            codes.frequencies.tolist()
-            == sum(
-                np.resize(np.append(counts, np.zeros(1 << 16, int)), 1 << 16) for counts in counted
-            ).tolist()
-        )
-
-
 @settings(max_examples=60)
 @given(bits=st.integers(1, 16), k=st.sampled_from([1, 5, 300, 4 * STREAM + 70]), shape=shapes, data=st.data())
 def test_damaged_sections_are_the_same_symbols_by_any_threads_or_refused(
@@ -186,21 +167,6 @@ def test_streams_must_end_where_the_table_says() -> None:
     padding[-1] |= 0x80
     with pytest.raises(CorruptMessage, match="does not end"):
         decode(padding, 8, 3)
-
-
-def test_wrong_arguments_are_refused() -> None:
-    symbols = draw_symbols(8, 5000, "gaussian", 1)
-    plan = planned(symbols, 8)
-    out = np.zeros(plan.size, np.uint8)
-    with pytest.raises(ValueError, match="uint16"):
-        planned(symbols, 9)
-    with pytest.raises(ValueError, match="more bits than its run has"):
-        planned(symbols, 4)
-    with pytest.raises(ValueError, match="for a section of"):
-        huffman.encode(plan, out[:-1])
-    symbols[:] = int(np.flatnonzero(huffman.Code.of(np.bincount(symbols, minlength=256)).lengths)[0])
-    with pytest.raises(ValueError, match="planned"):
-        huffman.encode(plan, out)
 
 
 @in_turn("bits", [8, 12])

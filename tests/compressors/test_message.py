@@ -2,8 +2,7 @@
 
 import struct
 import tracemalloc
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 import messages
 import numpy as np
@@ -21,11 +20,8 @@ from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
 from taugrad.compressors.wire.update import Update
-
-NAN, INF = float("nan"), float("inf")
 
 every_case = in_turn(("codec", "form"), FORMATS)
 
@@ -50,11 +46,11 @@ def block(length: int = 0) -> bytes:
     return struct.pack("<I", length)
 
 
-def sample(form: Form, codec: str, symbols: str = "auto") -> tuple[bytes, list[int]]:
+def sample(form: Form, codec: str) -> tuple[bytes, list[int]]:
     """A short message, and the sizes of its parameters: some random tables of quantiles take megabytes."""
     for seed in range(100):
         update = random_update(codec, form, 21, 6, np.random.default_rng(seed))
-        written = write(update, codec, symbols)
+        written = write(update, codec)
         if written.size < 250 and len(update.segments) > 1:
             return written.tobytes(), update.segments.sizes.tolist()
     raise AssertionError("no short message in 100")
@@ -123,49 +119,13 @@ CONSISTENT = {
 }
 
 
-SPECIAL = (NAN, INF, -0.0, 1e-40, 2.0**121, 2.0**119)
-
-
-def contradicted(data: bytes) -> Iterator[bytes]:
-    """The message with one thing changed, whatever it means: a byte, four bytes, a byte more or less."""
-    body = range(HEADER_BYTES, len(data))
-    for at in [*range(24), *body]:
-        codes = [*range(18), 127, 128, 129, 255] if at < 8 else [0, 127, 255]
-        for value in {*codes, *(data[at] ^ bit for bit in (1, 2, 16, 128))} - {data[at]}:
-            yield data[:at] + bytes([value]) + data[at + 1 :]
-    for at in body:
-        for four in (*map(floats, SPECIAL), data[at - 4 : at]):
-            if at + 4 <= len(data):
-                yield data[:at] + four + data[at + 4 :]
-        for change in (data[:at] + data[at + 1 :], data[: at + 1] + bytes(1) + data[at + 1 :]):
-            yield change[:16] + struct.pack("<Q", len(change) - HEADER_BYTES) + change[24:]
-
-
-def check_contradicted(data: bytes, sizes: Sequence[int]) -> None:
-    """Fails unless our reader and the page's say the same of all these, under a checksum that fits."""
-    for changed in map(sealed, contradicted(data)):
-        result = None
-        with suppress(CorruptMessage):
-            result = read(changed, sizes)
-        check_by_the_page(changed, (*sizes,), result)
-
-
-@every_case
-def test_contents_that_contradict_each_other_are_refused_under_a_valid_checksum(
-    codec: str, form: Form
-) -> None:
-    for symbols in ("raw", "huffman") if FORMS[form].symbols and codec != "raw" else ("auto",):
-        check_contradicted(*sample(form, codec, symbols))
-
-
 @in_turn("data", CONSISTENT.values(), ids=CONSISTENT)
-def test_forgeries_are_messages_unless_they_contradict_themselves(data: bytes) -> None:
+def test_consistent_forgeries_are_messages(data: bytes) -> None:
     result, (n,) = read(data), struct.unpack_from("<I", data, 8)
     if isinstance(result, Update):
         check_rewritten(result, data)
     if n != LARGEST_N:  # of which the page's decoder makes a list
         check_by_the_page(data, (n,), result)
-        check_contradicted(data, [n])
 
 
 @every_case

@@ -42,7 +42,7 @@ def batch(rank: int, number: int) -> Batch:
     return Batch(inputs, torch.randint(CLASSES, (EXAMPLES,), generator=generator), 1.0)
 
 
-def moment(number: int, steps: int) -> StepContext:
+def step_context(number: int, steps: int) -> StepContext:
     """Of a step in a run of one epoch."""
     return StepContext(
         Position(0, number, steps, number, EXAMPLES, steps), number + 1 == steps, observe=False
@@ -61,7 +61,7 @@ def training_of(workers: int, sync: dict[str, Any], compressor: str = "strom(0.0
 def run(training: Synchronization, first: int, last: int, steps: int) -> list[Iteration]:
     """These iterations of all workers here, until all are whole."""
     entries = [
-        training.iterate([batch(rank, number) for rank in training.ranks], moment(number, steps))
+        training.iterate([batch(rank, number) for rank in training.ranks], step_context(number, steps))
         for number in range(first, last)
     ]
     training.sync_model()

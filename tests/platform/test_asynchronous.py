@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from async_training import CLASSES, FEATURES, RATE, batch, moment, run, training_of, weights
+from async_training import CLASSES, FEATURES, RATE, batch, run, step_context, training_of, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,9 +190,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         batches = [batch(0, 2), broken, batch(2, 2)]
         if nonfinite == "refuse":
             with pytest.raises(NonFiniteGradient, match=r"(worker|rank) 1"):
-                training.iterate(batches, moment(2, T))
+                training.iterate(batches, step_context(2, T))
             continue
-        training.iterate(batches, moment(2, T))
+        training.iterate(batches, step_context(2, T))
         training.sync_model()
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()

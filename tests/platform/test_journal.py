@@ -65,7 +65,8 @@ class FakeStore:
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(shipping, "_RETRY_S", 0.02)
+    for interval in ("_RETRY_S", "_LINGER_S", "_LOOK_S"):
+        monkeypatch.setattr(shipping, interval, 0.02)
     return FakeStore()
 
 
@@ -183,7 +184,8 @@ def test_a_deleted_run_keeps_its_metrics_until_it_is_restored(run, monkeypatch):
 # While a run trains
 
 
-def test_training_does_not_wait_for_a_store_that_hangs(fake):
+def test_training_does_not_wait_for_a_store_that_hangs(fake, monkeypatch):
+    monkeypatch.setattr(journals, "_LEAVING_S", 0.1)
     release, entered = threading.Event(), threading.Event()
 
     def hang(_: Sequence[Metric]) -> None:

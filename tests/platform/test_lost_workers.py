@@ -21,9 +21,9 @@ SYNC = {"mode": "weights", "every": H, "quorum": 0.6, "deadline": {"factor": 3, 
 TIMEOUT_S = 120
 
 
-STEPS, MEETING, STEP_S = 132, 100, 0.01
+STEPS, MEETING, STEP_S = 80, 60, 0.01
 SLOW, SLOWER, DEAF = 2, 20, 3
-UNHEARD = 1, 15
+UNHEARD = 1, 12
 """Whose offer for which round never arrives at the deaf worker, which has to take over agreed weights."""
 
 

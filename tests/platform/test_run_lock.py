@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from waiting import program, until
@@ -33,6 +34,13 @@ def run_id(client):
     return client.create_run("0").info.run_id
 
 
+@pytest.fixture
+def uncontended(monkeypatch):
+    """Nobody else starts at the same moment, for whom a lock would sleep."""
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=lambda _: None)
+    monkeypatch.setattr(run_lock, "time", clock)
+
+
 def tag(client, run_id: str) -> dict | None:
     text = client.get_run(run_id).data.tags.get(names.TAG_HOLDER)
     return None if text is None else json.loads(text)
@@ -46,7 +54,7 @@ def elsewhere(client, run_id: str, heartbeat: float) -> dict:
     return holder
 
 
-def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path):
+def test_a_second_process_is_refused_until_the_first_is_killed(client, run_id, tmp_path, uncontended):
     with program(CHILD, client.tracking_uri, run_id, cwd=tmp_path) as child:
         assert child.stdout.readline() == "held\n"
         before = client.get_run(run_id)
@@ -120,7 +128,7 @@ def test_two_that_come_at_once_to_a_slow_store_do_not_both_get_the_run(client, r
         pass
 
 
-def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id):
+def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id, uncontended):
     elsewhere(client, run_id, time.time() - run_lock.STALE_S / 2)
     with pytest.raises(RunHeld, match="process 4242 on elsewhere"), RunLock(client, run_id):
         pass
@@ -191,7 +199,7 @@ def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(clien
     assert tag(client, run_id) is None
 
 
-def test_a_process_id_that_is_used_again_holds_nothing(client, run_id):
+def test_a_process_id_that_is_used_again_holds_nothing(client, run_id, uncontended):
     ours = Holder.this_process()
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
     with pytest.raises(RunHeld), RunLock(client, run_id):
