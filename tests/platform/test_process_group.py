@@ -68,7 +68,7 @@ def five_workers(monkeypatch):
 
 def spec(**sync: object) -> RunSpec:
     return RunSpec.model_validate(
-        {"workers": {"count": len(NODES)}, "sync": {"mode": "allgather", **sync}, "compressor": "wgt(0.01)"}
+        {"workers": {"count": len(NODES)}, "sync": {"mode": "gradients", **sync}, "compressor": "wgt(0.01)"}
     )
 
 
@@ -87,7 +87,7 @@ SITES = {"pattern": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
 
 
 @pytest.mark.parametrize(
-    "sync", [{}, {"mode": "ring"}, {"mode": "simulated", "of": {"mode": "allgather", **SITES}}]
+    "sync", [{}, {"pattern": "ring"}, {"mode": "simulated", "of": {"mode": "gradients", **SITES}}]
 )
 def test_without_the_pattern_there_are_no_sites(sync, five_workers):
     assert with_sites(spec(**sync)) == spec(**sync)
