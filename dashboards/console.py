@@ -39,7 +39,7 @@ _MOST_INTERACTIVE = 8  # runs that get a page of interactive charts each, of 5 M
 
 
 class ConsoleDisplay:
-    """Shows a command's runs on a terminal, or in a log; a `launching.command.Display`."""
+    """Shows a command's runs on a terminal, or in a log; a `launching.driver.train.Display`."""
 
     def __init__(self) -> None:
         """Shows on standard output."""

@@ -112,7 +112,7 @@ from pathlib import Path
 import psutil
 from ray.train import RunConfig, ScalingConfig
 from taugrad.platform.launching.driver.cluster import ray_cluster
-from taugrad.platform.launching.ray_internals import trainer_for
+from taugrad.platform.launching.driver.ray_internals import trainer_for
 
 def lines():
     found = {}
