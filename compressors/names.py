@@ -1,6 +1,6 @@
 """Names of parameters without wrappers, and the patterns of a method that match them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,11 @@ def unmatched_patterns(method: Method, names: Sequence[str]) -> list[str]:
         patterns["exempt.names"] = method.exempt.names
     if isinstance(method, ThresholdedMethod) and isinstance(method.tau, LayeredTau):
         patterns["tau.patterns"] = tuple(method.tau.patterns)
+    return unmatched(patterns, names)
+
+
+def unmatched(patterns: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
+    """A sentence for each pattern that matches no name; patterns are by field."""
     some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return [
         f"{field}: {pattern!r} matches no parameter of the model, which has {some}"
