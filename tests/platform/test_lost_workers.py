@@ -149,17 +149,17 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
     training = training_of(workers, SYNC, "strom(0.05, reduction='sum')")
     learnt, start = Learnt(training), weights(training).double()
     inbox, waiting = training._inbox, []
-    hear, sort = inbox.hear, inbox._sort
+    poll, sort = inbox.poll, inbox._sort
     now = 0
 
     def wait_for_decision(number: int) -> None:
         while not any(
             (message.kind, message.number) == (MessageKind.DECISION, number) for message in waiting
         ):
-            hear(0.05)
+            poll(0.05)
 
-    def hear_late(wait_s: float) -> None:
-        hear(wait_s)
+    def poll_late(wait_s: float) -> None:
+        poll(wait_s)
         if now == H + 1:
             wait_for_decision(1)
         here = waiting[:] if wait_s or now > H else []
@@ -170,13 +170,13 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             sort(message)
 
     if rank == LATE:
-        inbox._sort, inbox.hear = waiting.append, hear_late
+        inbox._sort, inbox.poll = waiting.append, poll_late
     members = []
     for now in range(ROUNDS * H):
         if now == H - 1 and rank == LATE:
             wait_for_decision(0)
         while now == H and rank != LATE and LATE not in inbox.offers[1]:
-            hear(0.05)
+            poll(0.05)
         members.append(training.iterate([batch(rank, now)], step_context(now, ROUNDS * H)).metrics)
     training.sync_model()
     return {
