@@ -44,7 +44,6 @@ PATTERNS = ["sharded", "parameter_server", "ring"]
 CASES = [case for case in product(PATTERNS, LINES) if case != ("ring", LINES[-1])]  # refused
 CASES += [(pattern, "none") for pattern in PATTERNS]
 CASES += [("collective", line) for line in FIXED]
-base._SHORTEST_SLICE = 16  # these parameters are small
 
 
 def unsent(run: Run) -> dict[str, Tensor]:
