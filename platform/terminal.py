@@ -4,8 +4,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SOON_S = 3.0
 """After so long a log is told what is waited for."""
@@ -16,19 +18,21 @@ _LOG_WIDTH = 132
 """A log file has no width of its own; 80 columns would break the tables."""
 
 
-def open_console() -> Console:
+def open_console() -> "Console":
     """Standard output: a terminal as wide as it is, anything else wide enough for tables."""
+    from rich.console import Console  # noqa: PLC0415 - a command that only refuses its input needs none
+
     console = Console()
     return console if console.is_terminal else Console(width=_LOG_WIDTH)
 
 
-def say(console: Console, text: str, style: str = "") -> None:
+def say(console: "Console", text: str, style: str = "") -> None:
     """Prints text as it is: no markup, and nothing that could be copied is broken in two."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def going_on(console: Console, what: str) -> Iterator[None]:
+def going_on(console: "Console", what: str) -> Iterator[None]:
     """Shows that something goes on: on a terminal at once, in a log after `SOON_S`, and every `SILENT_S`."""
     ended = threading.Event()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from taugrad.platform.config import Config
+from taugrad.platform.config import Config, descriptions
 from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed
 from taugrad.platform.spec.allowing import refusal as code_refusal
@@ -111,7 +111,7 @@ def search_fields() -> list[FieldHelp]:
             type_name(info.annotation),
             str(info.get_default()),
             "",
-            " ".join((info.description or "").split()),
+            descriptions(SearchConfig).get(name, ""),
         )
         for name, info in SearchConfig.model_fields.items()
     ]

@@ -6,8 +6,7 @@ from typing import Any, get_args
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from taugrad.platform.spec.fields import FieldHelp, spec_fields, walk
-from taugrad.platform.spec.run import RunSpec
+from taugrad.platform.spec.fields import FieldHelp, all_fields, spec_fields
 from taugrad.search.config import search_fields
 
 SECTIONS = {
@@ -81,10 +80,10 @@ def _escaped(text: str) -> str:
 
 def _all_bounds() -> dict[str, list[str]]:
     found: dict[str, dict[str, list[str]]] = {}
-    for name, kind, info in walk(RunSpec):
-        text = ", ".join(_bounds(info))
+    for field in all_fields():
+        text = ", ".join(_bounds(field.info))
         if text:
-            found.setdefault(name, {}).setdefault(text, []).append(kind)
+            found.setdefault(field.name, {}).setdefault(text, []).append(field.kind)
     return {
         name: list(by_text)
         if len(by_text) == 1

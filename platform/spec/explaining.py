@@ -9,8 +9,7 @@ from pydantic import BaseModel
 
 from taugrad.compressors.fields import FAMILIES, POLICIES
 
-from .fields import METHOD, TAGS, below, kinds_of, walk, without_tags
-from .run import RunSpec
+from .fields import METHOD, TAGS, all_fields, below, kinds_of, without_tags
 from .synchronization import pattern_of_mode
 
 _LONGEST = 100
@@ -46,7 +45,7 @@ def nearest(field: str) -> str:
     close = difflib.get_close_matches(last, beside, n=1)
     if close:
         return f"; did you mean {section}{dot}{close[0]}?"
-    names = list(dict.fromkeys(name for name, _, _ in walk(RunSpec)))
+    names = list(dict.fromkeys(spec_field.name for spec_field in all_fields()))
     elsewhere = [name for name in names if name.rpartition(".")[2] == last]
     if 0 < len(elsewhere) <= _SAME_NAME:
         return f"; did you mean {either(elsewhere)}?"
@@ -101,7 +100,7 @@ def _explain(problem: Any, field: str) -> str:  # noqa: PLR0911, PLR0912 (one fo
         case "value_error":
             return f"{said}: {context['error']}"
         case _ if where and where[-1] == "number":
-            kinds = [kind for name, kind, _ in walk(RunSpec) if name == f"{field}.kind"]
+            kinds = [tag.kind for tag in all_fields() if tag.name == f"{field}.kind"]
             policies = kinds if len(set(kinds)) == 1 else POLICIES
             return f"{said}: give a number, or a policy with its fields in brackets: {', '.join(policies)}"
         case _:
@@ -147,11 +146,9 @@ def _group(field: str, value: Any) -> str:
 
 def _described(field: str, where: Sequence[str | int]) -> str:
     """What a field is, where the spec says it."""
-    alike = [(kind, info) for name, kind, info in walk(RunSpec) if name == field and info.description]
-    fitting = [info for kind, info in alike if kind in where] or [info for _, info in alike]
-    if not fitting:
-        return ""
-    return f" ({' '.join(str(fitting[0].description).split()).removesuffix('.')})"
+    alike = [described for described in all_fields() if described.name == field and described.description]
+    fitting = [described for described in alike if described.kind in where] or alike
+    return f" ({fitting[0].description.removesuffix('.')})" if fitting else ""
 
 
 def _tag_of(context: dict[str, Any]) -> str:
@@ -161,7 +158,7 @@ def _tag_of(context: dict[str, Any]) -> str:
 
 
 def _unknown(field: str, where: Sequence[str | int]) -> str:
-    fields = [(name, kind) for name, kind, _ in walk(RunSpec)]
+    fields = [(known.name, known.kind) for known in all_fields()]
     kinds = [kind for name, kind in fields if name == field]
     having = list(dict.fromkeys(kinds or [kind for name, kind in fields if name.startswith(f"{field}.")]))
     if having and len(where) > 1:

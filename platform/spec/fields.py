@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ..config import descriptions
 from .run import RunSpec
 
 
@@ -96,11 +98,11 @@ class FieldHelp:
 def spec_fields() -> list[FieldHelp]:
     """Every field of the spec, those of several kinds merged."""
     defaults = RunSpec().flat()
-    by_name: dict[str, list[tuple[str, FieldInfo]]] = {}
-    for name, kind, info in walk(RunSpec):
-        by_name.setdefault(name, []).append((kind, info))
+    by_name: dict[str, list[SpecField]] = {}
+    for field in all_fields():
+        by_name.setdefault(field.name, []).append(field)
     choices = {
-        name.rpartition(".")[0] + ".": [kind for kind, _ in alike]
+        name.rpartition(".")[0] + ".": [field.kind for field in alike]
         for name, alike in by_name.items()
         if is_tag(name)
     }
@@ -108,14 +110,14 @@ def spec_fields() -> list[FieldHelp]:
     for name, alike in by_name.items():
         if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
             fields.append(_method_help())
-        types = dict.fromkeys(part for _, info in alike for part in type_name(info.annotation).split("|"))
-        kinds = "" if is_tag(name) else _kinds_text(name, [kind for kind, _ in alike], choices)
+        types = dict.fromkeys(part for field in alike for part in type_name(field.info.annotation).split("|"))
+        kinds = "" if is_tag(name) else _kinds_text(name, [field.kind for field in alike], choices)
         shown_default = "" if is_tag(name) else _default_text(alike)
         default = (
             shown_default if "; " in shown_default else defaults.get(name) or shown_default
         )  # kinds may not agree on it
-        described = next((info.description for _, info in alike if info.description), "")
-        fields.append(FieldHelp(name, "|".join(types), default, kinds, " ".join(described.split())))
+        described = next((field.description for field in alike if field.description), "")
+        fields.append(FieldHelp(name, "|".join(types), default, kinds, described))
     return fields
 
 
@@ -133,12 +135,13 @@ def _kinds_text(name: str, kinds: Sequence[str], choices: dict[str, list[str]]) 
     return ", ".join(kinds) if len(kinds) <= len(others) + 2 else f"all but {', '.join(others)}"
 
 
-def _default_text(alike: Sequence[tuple[str, FieldInfo]]) -> str:
+def _default_text(alike: Sequence["SpecField"]) -> str:
     """A field's default, with the kinds where they do not agree on it."""
     by_default: dict[str, list[str]] = {}
-    for kind, info in alike:
+    for field in alike:
+        info = field.info
         default = "required" if info.is_required() else str(info.get_default(call_default_factory=True))
-        by_default.setdefault(default, []).append(kind)
+        by_default.setdefault(default, []).append(field.kind)
     if len(by_default) == 1:
         return next(iter(by_default))
     usual, *others = sorted(by_default.items(), key=lambda item: -len(item[1]))
@@ -162,17 +165,17 @@ def is_tag(name: str) -> bool:
 def below(section: str) -> list[str]:
     """The fields and groups of a group; of the whole spec if it is empty."""
     prefix = f"{section}." if section else ""
-    inside = (name.removeprefix(prefix) for name, _, _ in walk(RunSpec) if name.startswith(prefix))
+    inside = (field.name.removeprefix(prefix) for field in all_fields() if field.name.startswith(prefix))
     return list(dict.fromkeys(name.partition(".")[0] for name in inside))
 
 
 def kinds_of(section: str) -> tuple[str, list[str]]:
     """The field that chooses a group's kind, and its kinds; ("", []) where there is nothing to choose."""
     alike = [
-        (name, kind) for name, kind, _ in walk(RunSpec) if is_tag(name) and name.rpartition(".")[0] == section
+        field for field in all_fields() if is_tag(field.name) and field.name.rpartition(".")[0] == section
     ]
-    kinds = list(dict.fromkeys(kind for _, kind in alike))
-    return (alike[0][0].rpartition(".")[2], kinds) if len(kinds) > 1 else ("", [])
+    kinds = list(dict.fromkeys(field.kind for field in alike))
+    return (alike[0].name.rpartition(".")[2], kinds) if len(kinds) > 1 else ("", [])
 
 
 def without_tags(where: Sequence[str | int]) -> Iterator[str | int]:
@@ -194,25 +197,46 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
     return get_args(tag.annotation) if tag is not None else ()
 
 
-def walk(
-    model: type[BaseModel],
-    prefix: str = "",
-    kind: str = "",
-    around: tuple[type[BaseModel], ...] = (),
-) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Every field that holds a value: its dotted name, the kind it belongs to, what pydantic knows.
+class SpecField(NamedTuple):
+    """A field that holds a value."""
 
-    A choice within one of its own alternatives (a policy of a policy) is not entered again.
-    """
+    name: str
+    """Dotted."""
+    kind: str
+    """The kind of its union that it belongs to; empty outside unions."""
+    model: type[BaseModel]
+    """The group that has it."""
+
+    @property
+    def info(self) -> FieldInfo:
+        """What pydantic knows."""
+        return self.model.model_fields[self.name.rpartition(".")[2]]
+
+    @property
+    def description(self) -> str:
+        """The docstring under it, on one line; may be empty."""
+        return descriptions(self.model).get(self.name.rpartition(".")[2], "")
+
+
+@cache
+def all_fields() -> tuple[SpecField, ...]:
+    """Every field of the spec that holds a value."""
+    return tuple(_walk(RunSpec, "", "", ()))
+
+
+def _walk(
+    model: type[BaseModel], prefix: str, kind: str, around: tuple[type[BaseModel], ...]
+) -> Iterator[SpecField]:
+    """A group's fields. A choice within one of its own alternatives (a policy of a policy) is not entered."""
     for name, info in sorted(model.model_fields.items(), key=lambda item: item[0] not in TAGS):
         members = models_in(info.annotation)
         if not all(
             alternative is NoneType or _is_model(alternative) for alternative in alternatives(info.annotation)
         ):
-            yield prefix + name, kind, info
+            yield SpecField(prefix + name, kind, model)
         for member in members:
             kinds = _tags(member) if len(members) > 1 else ()
             if member in around:
                 continue
             for tag in kinds or ("",):
-                yield from walk(member, f"{prefix}{name}.", str(tag) or kind, (*around, *members))
+                yield from _walk(member, f"{prefix}{name}.", str(tag) or kind, (*around, *members))

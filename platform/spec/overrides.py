@@ -16,7 +16,7 @@ from taugrad.compressors.methods.parsing import parse as parse_chain
 
 from . import COMMAND_LINE, SpecError, models
 from .explaining import nearest
-from .fields import METHOD, below, entered, held, type_name, walk
+from .fields import METHOD, all_fields, below, entered, held, type_name
 from .run import RunSpec
 from .yaml_file import explain_yaml, parse_yaml
 
@@ -141,7 +141,7 @@ def _variables() -> dict[str, str]:
 
 def _check_variables() -> None:
     """Refuses variables that are fields but for a typing error: pydantic would pass over them in silence."""
-    fields = {name.upper().replace(".", "__") for name, _, _ in walk(RunSpec)}
+    fields = {field.name.upper().replace(".", "__") for field in all_fields()}
     for variable, name in _variables().items():
         if name.partition(".")[0] in (*below(""), "search"):
             continue  # pydantic, or the search, says what is wrong with it

@@ -7,17 +7,18 @@ import pytest
 
 from taugrad.platform.places import FOLDER, absolute_variables, address_of, enter_folder, home, placed
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.spec.fields import alternatives, held, walk
+from taugrad.platform.spec.fields import all_fields, alternatives, held
 
 NAMES = {"path", "file", "folder", "storage", "tokenizer", "directory"}
 
 
 def fields():
     """The dotted name and kind of each field that holds a path."""
-    for name, kind, info in walk(RunSpec):
+    for field in all_fields():
+        info = field.info
         forms = [form for annotation in alternatives(info.annotation) for form in held_paths(annotation)]
         if forms or "output" in info.metadata:
-            yield name, kind
+            yield field.name, field.kind
 
 
 def held_paths(annotation):
@@ -29,10 +30,11 @@ FIELDS = sorted(set(fields()))
 
 
 def test_a_field_that_is_named_like_a_path_is_one():
-    named = {(name, kind) for name, kind, info in walk(RunSpec) if name.rpartition(".")[2] in NAMES}
+    named = {(field.name, field.kind) for field in all_fields() if field.name.rpartition(".")[2] in NAMES}
     assert named == set(FIELDS)
     assert {name for name, _ in FIELDS} == {"data.path", "data.tokenizer", "publish.path", "storage"}
-    assert all(held([info.annotation]) >= {str} for name, _, info in walk(RunSpec) if name in dict(FIELDS))
+    paths = [field for field in all_fields() if field.name in dict(FIELDS)]
+    assert all(held([field.info.annotation]) >= {str} for field in paths)
 
 
 @pytest.mark.parametrize(("name", "kind"), FIELDS)
