@@ -4,19 +4,35 @@ claims.yaml has the claims. A figure in it is an address: {benchmark: table: row
 of docs/results/ (`benchmarks.harness.pages`), {benchmark: /pattern/} for what a page says outside its tables,
 or {PAPER.jsonl: part: case: value} in benchmarks/papers/records, which has a line a seed; it is shown as
 the mean with its 95% interval (Student's t); `case - another` is their difference, seed by seed. [[...]] is
-computed from figures. `holds` lists comparisons: all true: held, none: did not, else: in part. Without
-`holds`, or without its records: not measured yet.
+computed from figures, seed by seed.
+
+`shows` lists what the claim says of a quantity: `QUANTITY > NUMBER`, `QUANTITY < NUMBER` or both ends,
+`NUMBER < QUANTITY < NUMBER`. The verdict follows from the quantities' intervals:
+
+- **held**: all of them lie where the claim has them, with their whole intervals;
+- **did not**: one of them lies elsewhere with its whole interval;
+- open: anything else, and a claim without `shows`. Fewer than three seeds and an interval of no width
+  judge nothing, and neither does a network that has not learnt (`learnt`: its accuracy above chance is
+  less than half of the baseline's). What chance has no part in is judged as it is;
+- *cannot be judged here*: `cannot` says what it would take;
+- *not measured*: without `here`, or without its records.
+
+Means cannot be compared where there are seeds: a quantity over seeds that has no interval is refused.
+Sums leave out what is not in a paper, and repeats of a claim over models and links: `paper: as above`, and
+all but the first of `each`, which writes a claim once for several values of its $names.
 """
 
 import ast
 import json
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from statistics import fmean
+from string import Template
 from typing import Any
 
 import yaml
@@ -31,14 +47,15 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 PAGE = RESULTS.parent / "papers.md"
 RECORDS = FOLDER / "records"
-UNMEASURED = "*not measured*"
+HELD, AGAINST, OPEN = "**held**", "**did not**", "open"
+CANNOT, UNMEASURED = "*cannot be judged here*", "*not measured*"
+REPEAT, NOWHERE = "as above", "not in a paper"
+FEWEST_SEEDS = 3
 COLUMNS = ("claim", "the paper", "here", "seeds", "verdict", "why", "measured by")
-_ADDRESS = re.compile(r"\{(?P<source>[\w.]+): (?P<rest>[^{}]+)\}(?P<end>\.(?:low|high))?")
+_ADDRESS = re.compile(r"\{(?P<source>[\w.]+): (?P<rest>[^{}]+)\}")
 _NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)"
-_OPERATORS: Mapping[type[ast.AST], Any] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    **{ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
-}
+_SHOWS = re.compile(rf"(?:{_NUMBER} < )?(.+) ([<>]) {_NUMBER}")
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
 class NotMeasured(LookupError):
@@ -55,23 +72,30 @@ class Figure:
     """The ends of its interval; None of one seed."""
     high: float | None
     seeds: int = 0
-    """The number of seeds of records; 0 where chance has no part."""
+    """The number of seeds; 0 where chance has no part."""
 
     @classmethod
-    def read(cls, text: str) -> "Figure":
+    def read(cls, text: str, seeds: int = 0) -> "Figure":
         """Reads `+0.02 (-0.06 to +0.10)`, `1,427`, `82.6x` and the like; the first number is the mean."""
         numbers = [float(number.replace(",", "")) for number in re.findall(_NUMBER, text.strip("`"))]
         if not numbers:
             raise LookupError(f"no number in {text!r}")
         ends = re.search(rf"\({_NUMBER} to {_NUMBER}\)", text)
-        return cls(text, numbers[0], *(numbers[1:3] if ends else (None, None)))
+        return cls(text, numbers[0], *(numbers[1:3] if ends else (None, None)), seeds)
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> "Figure":
+    def over(cls, values: Mapping[int | None, float]) -> "Figure":
         """The mean over seeds with its 95% interval (Student's t); one value has none."""
-        mean, ends = fmean(values), interval(list(values), None, LOSS)
+        mean, ends = fmean(values.values()), interval(list(values.values()), None, LOSS)
         shown = f"{mean:.4g}" + (f" ({ends[0]:.4g} to {ends[1]:.4g})" if ends and ends[0] < ends[1] else "")
-        return cls(shown, mean, *(ends or (None, None)))
+        return cls(shown, mean, *(ends or (None, None)), 0 if None in values else len(values))
+
+    def within(self, least: float, most: float) -> bool | None:
+        """Whether all of it lies there; False: all of it lies elsewhere; None: it does not say."""
+        low, high = (self.mean, self.mean) if self.seeds == 0 else (self.low, self.high)
+        if low is None or high is None or (self.seeds and (self.seeds < FEWEST_SEEDS or low == high)):
+            return None
+        return False if high < least or low > most else True if least <= low and high <= most else None
 
 
 @cache
@@ -82,6 +106,32 @@ def records(paper: str) -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(line) for line in text.splitlines())
 
 
+def parts_of(rest: str) -> tuple[str, str, str]:
+    """An address without its source, as table (or part), row (or case) and column (or value)."""
+    table, _, inner = rest.partition(": ")
+    row, _, column = inner.rpartition(": ")
+    return table, row, column
+
+
+def values_of(source: str, rest: str) -> dict[int | None, float]:
+    """The values of an address by seed, None where chance has no part; raises LookupError: it has none."""
+    table, row, column = parts_of(rest)
+    if not source.endswith(".jsonl"):
+        at = figure(source, rest)
+        if at.seeds:
+            raise ValueError(f"{{{source}: {rest}}} is a mean over seeds, which nothing can be computed from")
+        return {None: at.mean}
+    of_part = [line for line in records(source) if line["part"] == table]
+    columns = [
+        {line["seed"]: line[column] for line in of_part if line["case"] == case} for case in row.split(" - ")
+    ]
+    if not (seeds := [seed for seed in columns[0] if all(seed in values for values in columns)]):
+        raise NotMeasured(f"{source}: no {column!r} of {row!r} in {table!r}")
+    first, *others = columns
+    return {seed: first[seed] - sum(other[seed] for other in others) for seed in seeds}
+
+
+@cache
 def figure(source: str, rest: str) -> Figure:
     """The figure at an address; raises LookupError: there is none."""
     if pattern := re.fullmatch(r"/(.+)/", rest):
@@ -89,82 +139,85 @@ def figure(source: str, rest: str) -> Figure:
         if said is None:
             raise LookupError(f"{results_of(source).name} does not say {pattern[1]!r}")
         return Figure.read(said[1])
-    table, _, inner = rest.partition(": ")
-    row, _, column = inner.rpartition(": ")
+    table, row, column = parts_of(rest)
     if not source.endswith(".jsonl"):
-        return Figure.read(cell(source, row, column, table))
-    of_part = [line for line in records(source) if line["part"] == table]
-    columns = [
-        {line["seed"]: line[column] for line in of_part if line["case"] == case} for case in row.split(" - ")
-    ]
-    seeds = [seed for seed in columns[0] if all(seed in values for values in columns)]
-    if not seeds:
-        raise NotMeasured(f"{source}: no {column!r} of {row!r} in {table!r}")
-    first, *others = columns
-    values = [first[seed] - sum(other[seed] for other in others) for seed in seeds]
-    at = Figure.read(paired.interval(values, 2)) if others else Figure.over(values)
-    return replace(at, seeds=0 if seeds == [None] else len(seeds))
+        return Figure.read(cell(source, row, column, table), _seeds_of_page(source, table))
+    at = Figure.over(values := values_of(source, rest))
+    return replace(at, text=paired.interval(list(values.values()), 2)) if " - " in row else at
 
 
-def evaluate(expression: str) -> float | bool:
-    """Computes an expression over figures: + - * /, and chains of comparisons."""
-    numbers: dict[str, float] = {}
+def _seeds_of_page(source: str, table: str) -> int:
+    """The seeds that a page's introduction or that table's section tells of; 0: none."""
+    introduction, *sections = results_of(source).read_text(encoding="utf-8").split("\n## ")
+    here = introduction + "".join(text for text in sections if table in text.partition("\n")[0])
+    said = re.search(r"\b(\d+|[Oo]ne) seeds?\b", here)
+    return 0 if said is None else 1 if said[1] in ("one", "One") else int(said[1])
 
-    def named(address: re.Match[str]) -> str:
-        at = figure(address["source"], address["rest"])
-        number = {".low": at.low, ".high": at.high}.get(address["end"], at.mean)
-        if number is None:
-            raise NotMeasured(f"{address[0]}: one seed has no interval")
-        numbers[name := f"figure{len(numbers)}"] = number
-        return name
 
-    def value(node: ast.AST) -> Any:
+def quantity(expression: str) -> Figure:
+    """Computes an expression over figures, seed by seed: + - * /, numbers and addresses."""
+    if alone := _ADDRESS.fullmatch(expression):
+        return figure(alone["source"], alone["rest"])
+    addresses = {f"figure{i}": at for i, at in enumerate(_ADDRESS.finditer(expression))}
+    known = {name: values_of(at["source"], at["rest"]) for name, at in addresses.items()}
+    by_seed = [set(values) for values in known.values() if None not in values]
+    seeds: set[int | None] = set.intersection(*by_seed) if by_seed else {None}
+    names = iter(addresses)
+    tree = ast.parse(_ADDRESS.sub(lambda _: next(names), expression), mode="eval").body
+
+    def value(node: ast.AST, seed: int | None) -> Any:
         match node:
             case ast.Constant(value=constant):
                 return constant
             case ast.Name(id=name):
-                return numbers[name]
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand)
-            case ast.BinOp(left=left, op=op, right=right):
-                return _OPERATORS[type(op)](value(left), value(right))
-            case ast.Compare(left=left, ops=ops, comparators=rights):
-                sides = [value(side) for side in (left, *rights)]
-                pairs = zip(ops, sides, sides[1:], strict=False)
-                return all(_OPERATORS[type(op)](one, other) for op, one, other in pairs)
-        raise ValueError(f"{expression!r}: only figures, numbers, + - * / and comparisons")
+                return known[name].get(seed, known[name].get(None))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(left, seed), value(right, seed))
+        raise ValueError(f"{expression!r}: only figures, numbers, + - * /")
 
-    return value(ast.parse(_ADDRESS.sub(named, expression), mode="eval").body)  # type: ignore[no-any-return]
+    return Figure.over({seed: value(tree, seed) for seed in sorted(seeds, key=str)})
 
 
 def filled(text: str) -> str:
     """The text with its figures."""
-    text = re.sub(r"\[\[(.+?)\]\]", lambda match: f"{evaluate(match[1]):.3g}", text)
+    text = re.sub(r"\[\[(.+?)\]\]", lambda match: quantity(match[1]).text, text)
     return _ADDRESS.sub(lambda address: figure(address["source"], address["rest"]).text, text)
 
 
+def shown(statement: str, learnt: Mapping[str, Any]) -> bool | None:
+    """Whether what a claim says of a quantity is so; None: open."""
+    said = _SHOWS.fullmatch(statement)
+    if said is None or (said[1] and said[3] == ">"):
+        raise ValueError(f"{statement!r}: QUANTITY > NUMBER, QUANTITY < NUMBER or NUMBER < QUANTITY < NUMBER")
+    at, bound = quantity(said[2]), float(said[4])
+    if at.low is None and at.seeds > 1:
+        raise ValueError(f"{statement!r} compares means of {at.seeds} seeds: it needs an interval")
+    if not all(_has_learnt(address, learnt) for address in _ADDRESS.finditer(said[2])):
+        return None
+    return at.within(bound, inf) if said[3] == ">" else at.within(float(said[1] or -inf), bound)
+
+
+def _has_learnt(address: re.Match[str], learnt: Mapping[str, Any]) -> bool:
+    """Whether the networks of an address have at least half of the baseline's accuracy above chance."""
+    source = address["source"]
+    table, row, _ = parts_of(address["rest"])
+    if (known := learnt.get(f"{source}: {table}")) is None:
+        return True
+    base, *accuracies = (
+        figure(source, f"{table}: {case}: {known['accuracy']}").mean - known["chance"]
+        for case in (known["baseline"], *row.split(" - "))
+    )
+    return all(accuracy >= base / 2 for accuracy in accuracies)
+
+
 def verdict(claim: Mapping[str, Any]) -> str:
-    """Held, did not, in part or not measured."""
-    true = [bool(evaluate(comparison)) for comparison in claim.get("holds", ())]
-    if not true:
+    """One of the five."""
+    if claim.get("cannot"):
+        return CANNOT
+    if not claim.get("here"):
         return UNMEASURED
-    return "**held**" if all(true) else "in part" if any(true) else "**did not**"
-
-
-def _sources(claim: Mapping[str, Any]) -> list[str]:
-    """The pages and records that a claim's figures come from, in the order of the text."""
-    text = " ".join((claim.get("here", ""), *claim.get("holds", ()), claim.get("why", "")))
-    return list(dict.fromkeys(address["source"] for address in _ADDRESS.finditer(text)))
-
-
-def _seeds(claim: Mapping[str, Any], source: str) -> str:
-    """How many seeds the figures of a page or of records have."""
-    if not source.endswith(".jsonl"):
-        said = re.search(r"\b(\d+|[Oo]ne) seeds?\b", results_of(source).read_text(encoding="utf-8"))
-        return {"one": "1"}.get(said[1].lower(), said[1]) if said else ""
-    recorded = [address for address in _ADDRESS.finditer(claim["here"]) if address["source"] == source]
-    seeds = {figure(source, address["rest"]).seeds for address in recorded} - {0}
-    return " and ".join(map(str, sorted(seeds)))
+    all_shown = [shown(statement, claim.get("learnt", {})) for statement in claim.get("shows", ())]
+    return AGAINST if False in all_shown else HELD if all_shown and None not in all_shown else OPEN
 
 
 def _command(records_name: str) -> str:
@@ -187,28 +240,44 @@ def _measured_by(source: str) -> str:
 
 def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
     """A claim's cells; raises LookupError: a figure is not there; the message names the claim."""
+    texts = (claim.get("here", ""), *claim.get("shows", ()), claim.get("why", ""))
+    addresses = [address for text in texts for address in _ADDRESS.finditer(text)]
+    sources = dict.fromkeys(address["source"] for address in addresses)
     try:
-        sources = _sources(claim)
-        if not claim.get("holds"):
-            raise NotMeasured
-        here, why = filled(claim["here"]), filled(claim["why"])
+        here, why = (filled(claim.get(name, "")) for name in ("here", "why"))
+        counts = {figure(at["source"], at["rest"]).seeds for at in _ADDRESS.finditer(claim.get("here", ""))}
+        seeds = " and ".join(map(str, sorted(counts - {0})))
         measured = "<br>".join(map(_measured_by, sources))
-        seeds = _seeds(claim, sources[0])
-        return (claim["claim"], claim["paper"], here, seeds, verdict(claim), why, measured)
-    except NotMeasured as lacking:
-        measuring = [f"`{_command(name)}`" for name in sources if name.endswith(".jsonl")]
-        command = claim.get("command", measuring[0] if measuring else "")
-        if claim.get("holds") and not command:
-            raise LookupError(f"{claim['claim']}: {lacking}") from lacking
-        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", command)
-    except LookupError as problem:
-        raise LookupError(f"{claim['claim']}: {problem.args[0]}") from problem
+        return (
+            claim["claim"],
+            claim["paper"],
+            here,
+            seeds,
+            verdict(claim),
+            claim.get("cannot", why),
+            measured,
+        )
+    except NotMeasured:
+        commands = ", ".join(f"`{_command(name)}`" for name in sources if name.endswith(".jsonl"))
+        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", commands)
+    except (LookupError, ValueError) as problem:
+        raise type(problem)(f"{claim['claim']}: {problem.args[0]}") from problem
 
 
 def papers() -> list[dict[str, Any]]:
     """What claims.yaml has."""
     read: list[dict[str, Any]] = yaml.safe_load((FOLDER / "claims.yaml").read_text(encoding="utf-8"))
+    for paper in read:
+        of_all = {"learnt": paper.get("learnt", {})}
+        paper["claims"] = [of_all | claim for written in paper["claims"] for claim in _each(written)]
     return read
+
+
+def _each(claim: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A claim for each of the values of its $names; all but the first are repeats."""
+    for i, values in enumerate(claim.get("each", [{}])):
+        text = Template(json.dumps(claim)).safe_substitute(values)
+        yield json.loads(text) | ({"paper": REPEAT} if i else {})
 
 
 def page() -> str:
@@ -218,21 +287,33 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield from (
-        "# What the papers claim, and what was seen here",
+        "# What the papers claim, and what was seen here, for each claim that was tried",
         "",
-        "A table for each paper, a line for each claim. Verdicts are computed from the figures by the",
-        "comparisons in `benchmarks/papers/claims.yaml`; *in part*: some of them are true. Intervals are 95%",
-        "intervals over seeds (Student's t). The linked results have machine, date and settings, and so has",
-        "each line of `benchmarks/papers/records/`. Models and data are those that two cores train in",
-        "minutes, mostly much smaller than the papers'.",
+        "A table for each paper. Verdicts are computed from intervals, 95% over seeds (Student's t), by one",
+        "rule:",
+        "",
+        "- **held**: the whole interval lies where the claim has it;",
+        "- **did not**: the whole interval lies elsewhere;",
+        f"- open: neither. Fewer than {FEWEST_SEEDS} seeds, an interval of no width, and networks that have "
+        "not learnt (less",
+        "  than half of the baseline's accuracy above chance) judge nothing;",
+        "- *cannot be judged here*: it takes what two cores do not have;",
+        "- *not measured*: nobody has tried.",
+        "",
+        "What chance has no part in, such as sizes, has no interval. The sums count neither what is not in a",
+        "paper nor repeats of a claim over models and links. The linked results have machine, date and",
+        "settings, and so has each line of `benchmarks/papers/records/`. Models and data are those that two",
+        "cores train in minutes, mostly much smaller than the papers'. `benchmarks/papers/claims.yaml` has",
+        "what each claim says of which figure.",
         "",
         "`make papers` writes this page; `make papers PAPERS=strom` first measures what is missing of a",
         "paper, and can be continued.",
     )
     for paper in papers():
         rows = [row(claim) for claim in paper["claims"]]
-        verdicts = [cells[4].strip("*") for cells in rows]
-        counts = (f"{verdicts.count(name)} {name}" for name in dict.fromkeys(sorted(verdicts)))
+        counted = [cells[4].strip("*") for cells in rows if cells[1] not in (REPEAT, NOWHERE)]
+        names = (name.strip("*") for name in (HELD, AGAINST, OPEN, CANNOT, UNMEASURED))
+        counts = (f"{counted.count(name)} {name}" for name in names if name in counted)
         about = f"{paper['about'].strip()} Claims: {', '.join(counts)}."
         yield from ("", f"## {paper['title']}", "", about, "")
         yield f"| {' | '.join(COLUMNS)} |"

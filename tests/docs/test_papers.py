@@ -1,6 +1,8 @@
 """docs/papers.md is what the claims and the results make, and verdicts follow the figures."""
 
+import json
 import re
+from functools import cache
 from statistics import fmean, stdev
 
 import numpy as np
@@ -55,29 +57,125 @@ def test_a_law_is_told_from_chance():
         assert (fmean(law) < 0.5 * fmean(one)) == holds
 
 
+def records_of(tmp_path, monkeypatch, **cases):
+    """Records of one part, with a line for each seed of each case; None instead of seeds: no chance."""
+    lines = [
+        {"part": "part", "case": case, "seed": seed, "value": value, "date": "2026-01-01"}
+        for case, values in cases.items()
+        for seed, value in (enumerate(values, start=1) if isinstance(values, tuple) else [(None, values)])
+    ]
+    (tmp_path / "some.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    monkeypatch.setattr(claims, "RECORDS", tmp_path)
+    for known in (claims.records, claims.figure):
+        known.cache_clear()
+        monkeypatch.setattr(claims, known.__name__, cache(known.__wrapped__))
+
+
+def verdict_on(statement, **claim):
+    return claims.verdict({"here": "measured", "shows": [statement], **claim})
+
+
 @pytest.mark.parametrize(
-    ("low", "verdict"), [(-2.0, "in part"), (-0.5, "**held**"), (None, "*not measured*")]
+    ("values", "verdict"),
+    [
+        ((1.0, 1.2, 1.4), claims.HELD),
+        ((-1.0, -1.2, -1.4), claims.AGAINST),
+        ((-1.0, 1.0, 2.0), claims.OPEN),  # the mean is on the claim's side, the interval is not
+        ((1.0, 1.2), claims.OPEN),  # of two seeds
+        ((1.0, 1.0, 1.0), claims.OPEN),  # no width
+        ((1.0,), claims.OPEN),
+        (1.0, claims.HELD),  # chance has no part
+        (-1.0, claims.AGAINST),
+    ],
 )
-def test_a_verdict_follows_the_figures(tmp_path, monkeypatch, low, verdict):
-    page = "## Some table\n\n| tau | points | share |\n|---|---:|---:|\n| 1 | +1.00 ({} to +3.00) | 12.0 |\n"
-    (tmp_path / "2026-01-01-some.md").write_text(page.format(low), encoding="utf-8")
+def test_a_verdict_follows_the_interval(tmp_path, monkeypatch, values, verdict):
+    records_of(tmp_path, monkeypatch, case=values, none=(0.0, 0.0, 0.0))
+    at = "{some.jsonl: part: case: value}"
+    assert verdict_on(f"{at} > 0") == verdict
+    assert verdict_on(f"-9 < 2 * {at} / 2 < 0") == {
+        claims.HELD: claims.AGAINST, claims.AGAINST: claims.HELD
+    }.get(verdict, verdict)  # fmt: skip
+    if isinstance(values, tuple) and len(values) == 3:
+        assert verdict_on("{some.jsonl: part: case - none: value} > 0") == verdict
+
+
+def test_a_claim_holds_with_all_of_its_quantities_and_fails_with_one(tmp_path, monkeypatch):
+    records_of(tmp_path, monkeypatch, up=1.0, down=-1.0, wide=(-1.0, 0.0, 2.0))
+    up, down, wide = (f"{{some.jsonl: part: {case}: value}} > 0" for case in ("up", "down", "wide"))
+    for shows, verdict in (
+        ([up, up], claims.HELD),
+        ([up, wide], claims.OPEN),
+        ([up, wide, down], claims.AGAINST),
+        ([], claims.OPEN),
+    ):
+        assert claims.verdict({"here": "measured", "shows": shows}) == verdict
+    assert claims.verdict({}) == claims.UNMEASURED
+    assert claims.verdict({"here": "measured", "cannot": "ImageNet", "shows": [up]}) == claims.CANNOT
+
+
+def test_a_network_that_has_not_learnt_judges_nothing(tmp_path, monkeypatch):
+    records_of(
+        tmp_path, monkeypatch, none=(90.0, 91.0, 92.0), half=(54.0, 55.0, 57.0), less=(40.0, 41.5, 42.0)
+    )
+    learnt = {"some.jsonl: part": {"baseline": "none", "accuracy": "value", "chance": 10}}
+    for case, verdict in (("half", claims.AGAINST), ("less", claims.OPEN)):  # half above chance is 50.5
+        statement = f"{{some.jsonl: part: {case} - none: value}} > 0"
+        assert verdict_on(statement) == claims.AGAINST
+        assert verdict_on(statement, learnt=learnt) == verdict
+
+
+PAGE = """# Benchmark: some
+
+Ten digits; 3 seeds.
+
+## A table
+
+| tau | points | share |
+|---|---:|---:|
+| 1 | +1.00 (+0.50 to +1.50) | 12.0 |
+"""
+
+
+def test_means_are_not_compared_where_there_are_seeds(tmp_path, monkeypatch):
+    """A page's figure over seeds counts with its interval alone; claims.yaml is held to it by its page."""
+    (tmp_path / "2026-01-01-some.md").write_text(PAGE, encoding="utf-8")
     monkeypatch.setattr(pages, "RESULTS", tmp_path)
-    holds = ["{some: Some: 1: points}.low >= -1", "10 < {some: Some: 1: share} / 1 <= 12"]
-    assert claims.verdict({"holds": [] if low is None else holds}) == verdict
-    assert claims.verdict({"holds": ["{some: Some: 1: share} > 12"]}) == "**did not**"
+    assert verdict_on("{some: A table: 1: points} > 0") == claims.HELD
+    with pytest.raises(ValueError, match="compares means of 3 seeds"):
+        verdict_on("{some: A table: 1: share} > 10")
+    with pytest.raises(ValueError, match="a mean over seeds"):
+        verdict_on("{some: A table: 1: share} / 2 > 10")
+    for statement in ("{some: A table: 1: points} > {some: A table: 1: share}", "1 < {a: b} > 2", "{a: b}"):
+        with pytest.raises(ValueError, match="QUANTITY > NUMBER"):
+            verdict_on(statement)
+    (tmp_path / "2026-01-01-exact.md").write_text(PAGE.replace("; 3 seeds", ""), encoding="utf-8")
+    assert verdict_on("{exact: A table: 1: share} / 2 > 5") == claims.HELD
+
+
+def test_repeats_and_what_is_in_no_paper_do_not_count():
+    for paper in claims.papers():
+        texts = [claim["paper"] for claim in paper["claims"]]
+        assert texts[0] not in (claims.REPEAT, claims.NOWHERE)
+    [rae] = [paper for paper in claims.papers() if paper["paper"] == "rae"]
+    each = [claim for claim in rae["claims"] if claim["claim"].startswith("Each technique saves time")]
+    assert [claim["paper"] == claims.REPEAT for claim in each] == [False, *[True] * (len(each) - 1)]
+    rows = [claims.row(claim) for claim in rae["claims"]]
+    counted = [cells for cells in rows if cells[1] not in (claims.REPEAT, claims.NOWHERE)]
+    said = re.search(r"no measurements.*Claims: (.*)\.", claims.page())[1]
+    assert sum(int(number) for number in re.findall(r"\d+", said)) == len(counted) < len(rows)
 
 
 def test_records_are_shown_as_means_with_their_intervals():
-    shown = claims.Figure.over([1.0, 2.0, 4.0])
+    shown = claims.Figure.over(dict(enumerate([1.0, 2.0, 4.0])))
     half = STUDENT[2] * stdev([1.0, 2.0, 4.0]) / 3**0.5
     assert (shown.mean, shown.low) == (pytest.approx(fmean([1, 2, 4])), pytest.approx(7 / 3 - half, abs=1e-3))
-    one = claims.Figure.over([3.0])
+    one = claims.Figure.over({1: 3.0})
     assert (one.text, one.low) == ("3", None)  # of one seed nothing is said to be outside chance
 
 
 def test_a_figure_that_is_not_there_is_named_with_its_claim():
     figure = "{strom_speech: Thresholds: 5: than float32}"
-    claim = {"claim": "A claim", "paper": "", "here": figure, "holds": [f"{figure} > 1"], "why": ""}
+    claim = {"claim": "A claim", "paper": "", "here": figure, "shows": [f"{figure} > 1"], "why": ""}
     with pytest.raises(LookupError, match=re.escape("A claim: 2026-11-23-strom_speech.md: no row '5'")):
         claims.row(claim)
 
