@@ -61,18 +61,16 @@ class Goal:
     tolerance: float | None
     once: bool = False
 
-    @classmethod
-    def read(cls, budget: float | None, tolerance: float | None, *, once: bool = False) -> "Goal":
-        """Reads the arguments of a command line; raises SpecError: a number is not valid."""
-        if budget is not None and not 0 < budget < math.inf:
-            raise refusal(f"--budget {budget:g}: must be MB, greater than 0")
-        if tolerance is not None and not 0 <= tolerance < math.inf:
+    def __post_init__(self) -> None:
+        """Refuses numbers of a command line that are not valid, with SpecError."""
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise refusal(f"--budget {self.budget:g}: must be MB, greater than 0")
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise refusal(
-                f"--tolerance {tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"
+                f"--tolerance {self.tolerance:g}: must be points of accuracy, or nats of a loss, 0 or more"
             )
-        if once and tolerance is not None:
-            raise refusal(f"--tolerance {tolerance:g} with --once: nothing is compared; leave one out")
-        return cls(budget, tolerance, once)
+        if self.once and self.tolerance is not None:
+            raise refusal(f"--tolerance {self.tolerance:g} with --once: nothing is compared; leave one out")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.counting import counting_metric
-from taugrad.platform.tasks.metric import ACCURACY, Metric
+from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
 from .objective import TrialOutcome
@@ -31,12 +31,6 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> TrialOutcome | N
         value *= 2.0
     examples = metrics.get(names.EVAL_EXAMPLES)
     return TrialOutcome(value, 1e9 * wire_gb, int(examples) if examples else None)
-
-
-def judged_by_accuracy(tags: Mapping[str, str]) -> bool:
-    """Whether a run is judged by its accuracy, according to its tags."""
-    text = tags.get(names.TAG_METRIC)
-    return text is not None and Metric.from_json(text).name == ACCURACY.name
 
 
 def common_metric(specs: list[RunSpec]) -> Metric:

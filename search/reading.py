@@ -13,7 +13,7 @@ from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
 from .config import SearchSpec, refusal, take_section
 from .search import Search, corner_specs
-from .space import RANGES, RangeError, corners, dimensions, find_ranges
+from .space import RANGES, RangeError, dimensions, find_ranges
 
 
 def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
@@ -44,7 +44,7 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     if next(dimensions(tree), None) is None:
         read_tree(tree, source, Overrides.read(arguments))  # what is wrong with it says more
         raise SpecError(source, ["nothing to search: no field has a range, such as tau: {log: [1e-5, 1e-1]}"])
-    search = Search(source, settings, tree, arguments, corners(tree)[0])
+    search = Search(source, settings, tree, arguments)
     corner_specs(search)
     return search
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,16 @@ class Search:
     """The spec's fields with ranges read."""
     arguments: Sequence[str] = ()
     """Arguments of the command line that set fields to plain values."""
-    middle: Params = field(default_factory=dict)
-    """The point at which every dimension has its middle value."""
 
     @property
     def name(self) -> str:
         """The name by which it can be continued."""
         return self.settings.name or Path(self.source).stem
+
+    @cached_property
+    def middle(self) -> Params:
+        """The point at which every dimension has its middle value."""
+        return corners(self.tree)[0]
 
     @cached_property
     def overrides(self) -> Overrides:

@@ -37,7 +37,7 @@ GROUPS = {
     ),
     "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/spec/allowing"),
     "data": ("DataError", "SpeechError", "platform/data/"),
-    "plan": ("CannotPlan", "CalibrationError", "ProbeError", "search/plan/", "search/auto"),
+    "plan": ("CalibrationError", "ProbeError", "search/plan/", "search/auto"),
     "checkpoint": (
         "CheckpointError",
         "Unusable",

@@ -35,6 +35,7 @@ MOST_PROBED = 6
 _PROBES_EACH = 0.375
 """Whole probes per candidate: about half of them are begun, and half of these are continued."""
 NO_TIME = "there was no time left to probe it"
+_NOTHING_LEARNED = "the probe was too short for the run to learn anything"
 _CANNOT_WIN = "cannot win even with the highest possible worth"
 _DEARER = 1.5
 """Seconds of simulated steps with compression, over those without."""
@@ -53,7 +54,6 @@ class Decision:
         compared: all that were tried, the fastest to the target first, those that were given up last.
         rejected: the others.
         steps: of a whole probe.
-        learned: whether the loss of the uncompressed training fell in the probe.
         problem: why nothing could be compared; empty if something was, or nothing had to be.
         rate: the learning rate of the uncompressed training, if two were compared; else 0.
     """
@@ -63,7 +63,6 @@ class Decision:
     compared: tuple[Candidate, ...]
     rejected: tuple[Candidate, ...]
     steps: int
-    learned: bool
     problem: str = ""
     rate: float = 0.0
 
@@ -115,15 +114,15 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     left_out = list(rejected)
 
     def without_probe(
-        problem: str, others: Sequence[Candidate], *, learned: bool = True, compared: Sequence[Candidate] = ()
+        problem: str, others: Sequence[Candidate], compared: Sequence[Candidate] = ()
     ) -> Decision:
-        best = by_advice(exact, candidates)[0] if learned else exact
+        best = exact if problem == _NOTHING_LEARNED else by_advice(exact, candidates)[0]
         left_out.extend(replace(other, rejected=problem) for other in others if not other.is_run_of(best))
         tried = [candidate for candidate in compared or [exact] if candidate is not best]
-        return Decision(best, exact, (best, *tried), tuple(left_out), steps, learned, problem)
+        return Decision(best, exact, (best, *tried), tuple(left_out), steps, problem)
 
     if not candidates:
-        return Decision(exact, exact, (exact,), tuple(left_out), 0, learned=True)
+        return Decision(exact, exact, (exact,), tuple(left_out), 0)
     fitting = [candidate for candidate in candidates if steps >= _least_steps(candidate, run)]
     if not fitting:
         return without_probe(_too_few(candidates[0]), candidates)
@@ -141,7 +140,7 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
     if not reference.steps or reference.last < whole:
         return without_probe("the time was over before the reference was trained", fitting)
     if not learned(reference):
-        return without_probe("the reference learned nothing in the probe", fitting, learned=False)
+        return without_probe(_NOTHING_LEARNED, fitting)
     advised = by_advice(exact, fitting)[0]
     probe = _Probe(run, steps, advised, reference, train, notify, late)
     compared, others, begun = [exact], fitting, [exact]
@@ -163,8 +162,8 @@ def choose(  # noqa: PLR0911 - one for each reason why nothing can be compared
         (other.rejected for other in others if other.is_run_of(advised) and other.rejected != _CANNOT_WIN), ""
     )
     if best is exact and unknown:  # the advised one was not judged, and the others are slower
-        return without_probe(unknown, others, compared=compared)
-    return Decision(best, exact, tuple(compared), (*left_out, *others), steps, learned=True, rate=rate)
+        return without_probe(unknown, others, compared)
+    return Decision(best, exact, tuple(compared), (*left_out, *others), steps, rate=rate)
 
 
 def _end(curve: Curve) -> float:

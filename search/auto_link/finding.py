@@ -4,20 +4,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.synchronization import GradientsSync
 
 from ..plan.calibrated import HALF, Calibration
-from ..plan.calibration import OthersWork, busy_now
+from ..plan.calibration import warning_if_busy
+from ..plan.candidate import Candidate
 from ..plan.candidates import candidates_of, left_out, tuned_references
 from ..plan.link import Link
+from ..plan.planning import predict, predicted
 from ..plan.run_plan import calibrated
 from ..plan.step_model import StepTime
 from .choice import Decision, Run, Train, choose, shortlist
-from .shortlist import half_all_reduce, predicted, sift
+from .request import TargetRequest
+from .shortlist import sift
 
 if TYPE_CHECKING:
     from .probe_runs import ProbeRuns
@@ -39,27 +42,21 @@ class Finding:
 def find(
     spec: RunSpec,
     source: str,
+    request: TargetRequest,
     link: Link,
-    probe_seconds: float,
     probe_runs: "ProbeRuns",
     notify: Callable[[str], None],
-    *,
-    calibration: Path | None = None,
-    sharing: int = 1,
-    clock: Callable[[], float] = monotonic,
 ) -> Finding:
     """Chooses how to train a run over a link.
 
     Args:
         spec: the run; `workers.count` is at least 2.
         source: its file's name, for messages.
+        request: says how long probes may take. With its calibration, candidates with other methods are left
+            out.
         link: of every worker.
-        probe_seconds: for all probes together; no step of a training begins later.
-        probe_runs: trains its beginnings.
+        probe_runs: trains the run's beginnings.
         notify: called with messages.
-        calibration: a file instead of measuring; candidates with other methods are left out.
-        sharing: how many workers share this machine.
-        clock: returns seconds.
 
     Raises:
         SpecError: the model cannot be measured.
@@ -67,43 +64,45 @@ def find(
     candidates = candidates_of(spec)
     if (why := left_out(spec)) is not None:
         notify(f"not tried: {why}")
-    lines = sorted({candidate.method for candidate in candidates})
-    if calibration is not None:
-        known = calibrated(spec, source, ["none", HALF], notify, given=calibration)
+    if request.calibration is not None:
+        known = calibrated(spec, source, ["none", HALF], notify, given=request.calibration)
         candidates = [candidate for candidate in candidates if candidate.method in known.methods]
     else:
-        known = calibrated(spec, source, lines, notify, sharing=sharing)
+        lines = sorted({candidate.method for candidate in candidates})
+        known = calibrated(spec, source, lines, notify, sharing=request.sharing)
     workers = spec.workers.count
     exact, promising, rejected = sift(predicted(known, candidates, link, workers))
-    run, steps, until = run_of(spec, known), 0, math.inf
+    run, half = run_of(spec, known), half_all_reduce(known, link, workers)
+    if not promising:
+        return Finding(choose(run, exact, [], rejected, 0, probe_runs.train), link, half)
+    with warning_if_busy(notify):
+        import torch  # noqa: PLC0415 - takes seconds
 
-    def late() -> bool:
-        return clock() >= until
+        torch.set_num_threads(1)  # several would wait for the one that is interrupted: ten times as long
+        seconds, began = request.probe_seconds, monotonic()
+        notify(f"probing for at most {seconds:g} s, after which what is not trained is left out")
 
-    train, busy, others = partial(probe_runs.train, late=late), "", OthersWork()
-    if promising:
-        if busy := busy_now():
-            notify(busy)
-            import torch  # noqa: PLC0415 - takes seconds
+        def late() -> bool:
+            return monotonic() >= began + seconds
 
-            torch.set_num_threads(1)  # several would wait for the one that is interrupted: ten times as long
-        until = clock() + probe_seconds
-        notify(f"probing for at most {probe_seconds:g} s, after which what is not trained is left out")
+        train = partial(probe_runs.train, late=late)
         step_s = _step_seconds(probe_runs, run, train)
-        promising, more, steps = shortlist(run, exact, promising, step_s, probe_seconds)
-        rejected += more
-    decision = choose(run, exact, promising, rejected, steps, train, notify, late=late)
-    if promising and not busy and (busy := others.warning()):
-        notify(busy)
-    return Finding(decision, link, half_all_reduce(known, link, workers))
+        promising, more, steps = shortlist(run, exact, promising, step_s, seconds)
+        decision = choose(run, exact, promising, [*rejected, *more], steps, train, notify, late=late)
+    return Finding(decision, link, half)
 
 
-def _step_seconds(probe_runs: "ProbeRuns", run: Run, train: Train | None = None) -> float:
+def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
+    """The time of a step by torch's 16-bit all-reduce, the baseline."""
+    return predict(calibration, Candidate(HALF, GradientsSync()), link, workers).step
+
+
+def _step_seconds(probe_runs: "ProbeRuns", run: Run, train: Train) -> float:
     """Seconds of a simulated uncompressed step, after a warm-up; infinite if the time was over before."""
     before = seconds = 0.0
     for until in (_TIMED_STEPS, 2 * _TIMED_STEPS):
         if until <= max(_TIMED_STEPS, run.iterations):
-            (train or probe_runs.train)(run.reference, until, _TIMED_STEPS)
+            train(run.reference, until, _TIMED_STEPS)
             before, seconds = seconds, until * probe_runs.step_seconds(run.reference)
     return (seconds - before) / _TIMED_STEPS if math.isfinite(seconds) else math.inf
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..config import refusal
 from ..plan.link import Link
@@ -37,20 +38,19 @@ class TargetRequest:
     plan_only: bool = False
     output: Path | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 < self.probe_seconds < math.inf:
+            raise refusal(f"--probe-seconds {self.probe_seconds:g}: must be seconds, greater than 0")
+        if self.sharing < 1:
+            raise refusal(f"--share-of-machine {self.sharing}: must be at least 1")
+        if self.output is not None and not self.output.absolute().parent.is_dir():
+            raise refusal(f"-o {self.output}: there is no folder {self.output.parent}")
+
     @classmethod
     def read(
-        cls,
-        target: str | None,
-        link: str | None,
-        hosts: Sequence[str] = (),
-        *,
-        probe_seconds: float = PROBE_SECONDS,
-        sharing: int = 1,
-        calibration: Path | None = None,
-        plan_only: bool = False,
-        output: Path | None = None,
+        cls, target: str | None, link: str | None, hosts: Sequence[str] = (), **options: Any
     ) -> "TargetRequest":
-        """Reads the arguments of a command line; `target` is METRIC=NUMBER.
+        """Reads the arguments of a command line; `target` is METRIC=NUMBER, `options` are other attributes.
 
         Raises:
             SpecError: an argument is not valid, or two contradict each other.
@@ -71,14 +71,8 @@ class TargetRequest:
             value = math.nan
         if not metric or not equals or not math.isfinite(value):
             raise refusal(f"--target {target}: must be METRIC=NUMBER, such as loss=1.9 or accuracy=0.95")
-        if not 0 < probe_seconds < math.inf:
-            raise refusal(f"--probe-seconds {probe_seconds:g}: must be seconds, greater than 0")
-        if sharing < 1:
-            raise refusal(f"--share-of-machine {sharing}: must be at least 1")
-        if output is not None and not output.absolute().parent.is_dir():
-            raise refusal(f"-o {output}: there is no folder {output.parent}")
         try:
             given = None if link is None else Link.parse(link)
         except ValueError as error:
             raise refusal(f"--link: {error}") from None
-        return cls(metric, value, given, tuple(hosts), probe_seconds, sharing, calibration, plan_only, output)
+        return cls(metric, value, given, tuple(hosts), **options)

@@ -101,17 +101,7 @@ def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) 
             say(console, f"measuring the link to {', '.join(request.hosts)} ...")
             link = measured_link(request.hosts)
             say(console, f"the slowest: {link}, as payload")
-        finding = find(
-            spec,
-            source,
-            link,
-            request.probe_seconds,
-            probe_runs,
-            lambda text: say(console, text),
-            calibration=request.calibration,
-            sharing=request.sharing,
-        )
-    return finding, metric
+        return find(spec, source, request, link, probe_runs, lambda text: say(console, text)), metric
 
 
 def _check_target(

@@ -3,27 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taugrad.platform.spec.synchronization import GradientsSync
-
-from ..plan.calibrated import HALF, Calibration
 from ..plan.candidate import Candidate
-from ..plan.link import Link
-from ..plan.planning import advised, is_for, predict
-from ..plan.step_model import StepTime
-
-
-def predicted(
-    calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
-) -> list[Candidate]:
-    """Predicts all candidates, the fastest first; raises as `planning.plan` does."""
-    fitting = (candidate for candidate in candidates if is_for(candidate, link, workers))
-    known = [predict(calibration, candidate, link, workers) for candidate in fitting]
-    return sorted(known, key=lambda candidate: candidate.seconds)
-
-
-def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:
-    """The time of a step by torch's 16-bit all-reduce, the baseline."""
-    return predict(calibration, Candidate(HALF, GradientsSync()), link, workers).step
+from ..plan.planning import advised
 
 
 def sift(candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate], list[Candidate]]:

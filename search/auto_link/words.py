@@ -69,14 +69,9 @@ def reason(decision: Decision, link: Link, workers: int, half: StepTime) -> str:
     best, exact = decision.best, decision.exact
     where = f"At {link}, {workers} workers"
     if decision.problem:
-        why = (
-            "the probe was too short for the run to learn anything"
-            if not decision.learned
-            else decision.problem
-        )
         known = "loses nothing" if best is exact else f"was the best where it was measured ({PAGE})"
         return (
-            f"{where}: could not compare: raise --probe-seconds ({why}). Without a probe: "
+            f"{where}: could not compare: raise --probe-seconds ({decision.problem}). Without a probe: "
             f"{best}, {number(best.seconds)} s a step, which {known}"
         )
     if best is exact:

@@ -1,10 +1,11 @@
-"""The result of a calibration: seconds and bytes of a model on this machine."""
+"""A calibration: what is to be measured, and seconds and bytes of a model on this machine."""
 
 from collections.abc import Sequence
 
 from pydantic import Field
 
 from taugrad.platform.config import Config
+from taugrad.platform.spec import RunSpec
 
 HALF = "fp16 all-reduce"
 """Torch's hook that all-reduces in 16 bits: the baseline of our compressors."""
@@ -106,3 +107,15 @@ class Calibration(Config):
     def missing(self, lines: Sequence[str]) -> list[str]:
         """The methods that it has not measured."""
         return [line for line in lines if line not in self.methods]
+
+
+class MeasureRequest(Config):
+    """The arguments of a measurement."""
+
+    spec: RunSpec
+    methods: tuple[str, ...]
+    """Lines of compressors."""
+    sharing: int = 1
+    """How many processes compute at the same time. The others only take part in all-reduces."""
+    seconds: float = 3.0
+    """How long steps are counted."""

@@ -10,7 +10,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from taugrad.platform.data import token_cache
 from taugrad.platform.spec import RunSpec
 
-from .calibrated import Calibration
+from .calibrated import Calibration, MeasureRequest
 
 _FORM = 3
 """The version of the cache."""
@@ -30,7 +31,6 @@ _POLL_S = 0.05
 _LAST_LINES = 12
 _COMPUTED_BY = ("numba", "numpy", "torch")
 _MEASURED_FIELDS = ("task", "model", "data", "training", "seed")
-
 
 SHARE = 0.25
 """The share of the machine's processors that other processes may use without a warning."""
@@ -69,18 +69,16 @@ def calibrate(
             f"workers.device = {spec.workers.device}: only a CPU is measured; use cpu, or --calibration FILE"
         )
     path = file_of(spec, sharing)
-    known = None if renew else read_kept(path)
+    known = None if renew else _kept(path)
     missing = list(methods) if known is None else known.missing(methods)
     if known is not None and not missing:
         return known
     methods_of = f"{len(missing)} method{'s' * (len(missing) != 1)}"
     notify(f"calibrating: seconds of the model and {methods_of} on this machine ...")
-    busy, others = busy_now(), OthersWork()
-    if busy:
-        notify(busy)
-    measured = _measure(spec, missing, sharing, seconds)
-    if not busy and (busy := others.warning()):
-        notify(busy)
+    with warning_if_busy(notify):
+        measured = _measure(
+            MeasureRequest(spec=spec, methods=tuple(missing), sharing=sharing, seconds=seconds)
+        )
     if known is not None:
         measured = known.model_copy(update={"methods": {**known.methods, **measured.methods}})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +103,7 @@ def file_of(spec: RunSpec, sharing: int = 1) -> Path:
     return token_cache.folder() / "plan" / f"{name}.json"
 
 
-def read_kept(path: Path) -> Calibration | None:
+def _kept(path: Path) -> Calibration | None:
     """A calibration from a file; None if it cannot be read."""
     try:
         return Calibration.model_validate_json(path.read_text(encoding="utf-8"))
@@ -127,20 +125,12 @@ def processor() -> str:
     return f"{name}, {os.cpu_count()}"
 
 
-def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float) -> Calibration:
+def _measure(request: MeasureRequest) -> Calibration:
     """Runs `measuring` in processes of its own, with their own process groups and threads."""
-    request = json.dumps(
-        {
-            "spec": spec.model_dump(mode="json"),
-            "methods": list(methods),
-            "sharing": sharing,
-            "seconds": seconds,
-        }
-    )
-    processes = max(2, sharing)
+    processes = max(2, request.sharing)
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        "OMP_NUM_THREADS": str(max(1, int(spec.workers.cpus))),
+        "OMP_NUM_THREADS": str(max(1, int(request.spec.workers.cpus))),
     }
     with tempfile.TemporaryDirectory() as folder:
         started = []
@@ -160,7 +150,7 @@ def _measure(spec: RunSpec, methods: Sequence[str], sharing: int, seconds: float
                     )
             for process in started:
                 assert process.stdin is not None
-                process.stdin.write(request)
+                process.stdin.write(request.model_dump_json())
                 process.stdin.close()
             failed = _ended_badly(started)
         finally:
@@ -190,46 +180,32 @@ def _ended_badly(processes: "Sequence[subprocess.Popen[str]]") -> bool:
     raise CalibrationError(f"measuring took more than {_TIMEOUT_S} s")
 
 
-def _busy() -> float:
-    """Processor seconds of the whole machine."""
-    times = psutil.cpu_times()
-    return float(times.user + times.system + getattr(times, "nice", 0.0))
-
-
-def _own() -> float:
-    """Processor seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
-
-
-class OthersWork:
-    """Processor seconds of other processes, from now on."""
-
-    def __init__(
-        self,
-        busy: Callable[[], float] = _busy,
-        used: Callable[[], float] = _own,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._busy, self._own, self._clock = busy, used, clock
-        self._began = busy() - used(), clock()
-
-    def warning(self) -> str:
-        """A warning if they used a large share of the machine; else empty."""
-        seconds = self._clock() - self._began[1]
-        if seconds < _LEAST_S:
-            return ""
-        processors = (self._busy() - self._own() - self._began[0]) / seconds
-        count = os.cpu_count() or 1
-        if processors <= SHARE * count:
-            return ""
-        return (
-            f"warning: this machine is busy: other processes used {processors:.1f} of its {count} "
-            "processors, so measured seconds are too long; measure again when it is idle"
-        )
-
-
-def busy_now() -> str:
-    """The warning of the next half second, in which this process sleeps."""
-    watch = OthersWork()
+@contextmanager
+def warning_if_busy(notify: Callable[[str], None]) -> Iterator[None]:
+    """Warns if other processes use a large share of this machine, half a second before or while it lasts."""
+    begun = _others_work()
     sleep(_LOOK_S)
-    return watch.warning()
+    if warning := _warning(begun):
+        notify(warning)
+    begun = _others_work()
+    yield
+    if not warning and (warning := _warning(begun)):
+        notify(warning)
+
+
+def _others_work() -> tuple[float, float]:
+    """The time, and the processor seconds of all processes but this one and its children that have ended."""
+    times = psutil.cpu_times()
+    busy = float(times.user + times.system + getattr(times, "nice", 0.0))
+    return monotonic(), busy - sum(os.times()[:4])
+
+
+def _warning(begun: tuple[float, float]) -> str:
+    """The warning if others have used a large share of the machine since then; else empty."""
+    (then, before), (now, after), count = begun, _others_work(), os.cpu_count() or 1
+    if now - then < _LEAST_S or (processors := (after - before) / (now - then)) <= SHARE * count:
+        return ""
+    return (
+        f"warning: this machine is busy: other processes used {processors:.1f} of its {count} "
+        "processors, so measured seconds are too long; measure again when it is idle"
+    )

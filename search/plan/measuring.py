@@ -23,35 +23,21 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors.methods import read_config
-from taugrad.platform.config import Config
 from taugrad.platform.data import load
 from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.examples import Examples
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.building import build
 from taugrad.platform.replica.replica import Replica
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks import build_task
 
-from .calibrated import HALF, Bucket, Calibration, MethodWork
+from .calibrated import HALF, Bucket, Calibration, MeasureRequest, MethodWork
 from .method_work import COMPRESSIONS, Gradient, Model, Stopwatch, half_work, measured_work
 
 _WARM_UP, _LEAST_STEPS, _MOST_STEPS = 3, 5, 40
 """Steps that are not counted; how many are."""
 _KEPT = 4
 """The gradients of this number of steps are compressed again and again."""
-
-
-class MeasureRequest(Config):
-    """The arguments of a measurement."""
-
-    spec: RunSpec
-    methods: tuple[str, ...]
-    """Lines of compressors."""
-    sharing: int = 1
-    """How many processes compute at the same time. The others only take part in all-reduces."""
-    seconds: float = 3.0
-    """How long steps are counted."""
 
 
 class _Watch:

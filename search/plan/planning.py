@@ -52,7 +52,7 @@ def plan(
     """Predicts every candidate (`compared_candidates`) on every link with every number of workers.
 
     Raises:
-        CannotPlan: a mode is not modelled.
+        ValueError: a mode is not modelled.
         KeyError: the calibration has not measured a method.
     """
     return [
@@ -79,12 +79,18 @@ def _compared(
     calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
 ) -> list[Candidate]:
     """The fastest first; without slower ways that learn like a faster one."""
-    fitting = [candidate for candidate in candidates if is_for(candidate, link, workers)]
-    made = sorted(
-        (predict(calibration, candidate, link, workers) for candidate in fitting), key=lambda p: p.seconds
-    )
+    made = predicted(calibration, candidates, link, workers)
     first = {candidate.twins: candidate for candidate in reversed(made)}
     return [candidate for candidate in made if first[candidate.twins] is candidate]
+
+
+def predicted(
+    calibration: Calibration, candidates: Sequence[Candidate], link: Link, workers: int
+) -> list[Candidate]:
+    """Predicts the candidates that are for a link, the fastest first; raises as `plan` does."""
+    fitting = (candidate for candidate in candidates if is_for(candidate, link, workers))
+    known = [predict(calibration, candidate, link, workers) for candidate in fitting]
+    return sorted(known, key=lambda candidate: candidate.seconds)
 
 
 def is_for(candidate: Candidate, link: Link, workers: int) -> bool:

@@ -23,6 +23,7 @@ from .candidates import candidates_of, changes, check_candidates, compared_candi
 from .link import Link, Trunk
 from .planning import Comparison, plan
 from .probing import PORT, ProbeError, answer, measure, slowest
+from .step_model import HYBRID
 
 MOST_WORKERS = 1000
 Draw = Callable[[Sequence[Comparison], Path], None]
@@ -197,13 +198,7 @@ def measured_link(hosts: Sequence[str]) -> Link:
 def check_plannable(spec: RunSpec, source: str) -> None:
     """Raises SpecError for modes that the plan does not model."""
     if isinstance(real(spec.sync), HybridSync):
-        raise SpecError(
-            source,
-            [
-                "sync.mode = hybrid: taugrad plan does not support it; docs/synchronization.md has "
-                "formulas for its bytes"
-            ],
-        )
+        raise SpecError(source, [HYBRID])
 
 
 def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bool) -> list[Candidate]:
@@ -241,22 +236,18 @@ def calibrated(
     Raises:
         SpecError: there is no calibration, or it lacks a method.
     """
-    if given is not None:
-        return _given(given, methods)
+    if given is None:
+        try:
+            return calibrate(spec, methods, sharing=sharing, renew=renew, notify=notify)
+        except CalibrationError as error:
+            raise SpecError(source, [str(error)]) from None
     try:
-        return calibrate(spec, methods, sharing=sharing, renew=renew, notify=notify)
-    except CalibrationError as error:
-        raise SpecError(source, [str(error)]) from None
-
-
-def _given(path: Path, methods: Sequence[str]) -> Calibration:
-    try:
-        calibration = Calibration.model_validate_json(path.read_text(encoding="utf-8"))
+        calibration = Calibration.model_validate_json(given.read_text(encoding="utf-8"))
     except OSError as error:
-        raise refusal(f"--calibration {path}: {error.strerror}") from None
+        raise refusal(f"--calibration {given}: {error.strerror}") from None
     except ValidationError as error:
-        raise refusal(f"--calibration {path}: is not a calibration: {error.errors()[0]['msg']}") from None
-    missing, known = calibration.missing(methods), ", ".join(sorted(calibration.methods))
-    if missing:
-        raise refusal(f"--calibration {path}: has not measured {missing[0]}; it knows {known}")
+        raise refusal(f"--calibration {given}: is not a calibration: {error.errors()[0]['msg']}") from None
+    if missing := calibration.missing(methods):
+        known = ", ".join(sorted(calibration.methods))
+        raise refusal(f"--calibration {given}: has not measured {missing[0]}; it knows {known}")
     return calibration

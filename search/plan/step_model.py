@@ -1,8 +1,8 @@
 """Seconds of a training step: computing, and the part of the exchange that does not overlap with it.
 
-In the mode allgather, buckets become ready during the backward pass, and the link sends them in this order
-while the rest is computed. With islands, their weights are gathered before both passes, and they are reduced
-inside the island before. In all other modes, the exchange starts after the backward pass.
+With gradients, buckets become ready during the backward pass, and the link sends them in this order while the
+rest is computed. With islands, their weights are gathered before both passes, and they are reduced inside the
+island before. Local steps end with an exchange of all weights.
 
 A worker has one processor for everything: compressing delays the rest of its backward pass, and messages are
 read after the backward pass.
@@ -10,18 +10,16 @@ read after the backward pass.
 
 from dataclasses import dataclass
 
-from taugrad.platform.spec.synchronization import RealSync
+from taugrad.platform.spec.synchronization import AsyncSync, GradientsSync, RealSync, WeightsSync
 
 from . import exchange_model as model
-from .calibrated import Calibration, MethodWork
+from .calibrated import BucketWork, Calibration, MethodWork
 from .exchange_model import NOTHING, Exchange
 from .link import Link
 
-
-class CannotPlan(ValueError):
-    """The way to train is not modelled; the message names the field."""
-
-
+HYBRID = (
+    "sync.mode = hybrid: taugrad plan does not support it; docs/synchronization.md has formulas for its bytes"
+)
 _FLOAT = 4
 
 
@@ -53,23 +51,18 @@ def step_time(
     """Predicts a step of a calibrated model with a method, whose workers all have the same link.
 
     Raises:
-        CannotPlan: the mode is not modelled.
+        ValueError: the mode is not modelled.
     """
     link = link.model_copy(update={"delay": link.delay + calibration.message_s})
-    match sync.exchanges:
-        case "buckets" if sync.gathers_buckets:
+    match sync:
+        case GradientsSync():
             return _hooked(calibration, work, sync, link, workers)
-        case "updates":
+        case WeightsSync():
+            return _in_rounds(calibration, work, sync, link, workers)
+        case AsyncSync():
             return _async(calibration, work, link, workers)
-        case "buckets" | "weights":
-            every = sync.local_steps or calibration.steps_an_epoch
-            fragments, delay = getattr(sync, "fragments", 1), getattr(sync, "delay_steps", 0)
-            return _in_rounds(calibration, work, sync.pattern_name, link, workers, every, fragments, delay)
-        case "activations":
-            raise CannotPlan(
-                f"sync.mode = {sync.mode}: taugrad plan does not support it; docs/synchronization.md has "
-                "formulas for its bytes"
-            )
+        case _:
+            raise ValueError(HYBRID)
 
 
 def island_size(sync: RealSync, link: Link, workers: int) -> int:
@@ -80,10 +73,42 @@ def island_size(sync: RealSync, link: Link, workers: int) -> int:
     return island or 1
 
 
-def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Link, workers: int) -> StepTime:
-    """The mode allgather, bucket by bucket."""
+@dataclass(frozen=True)
+class _Rounds:
+    """What a pattern does with a worker's message."""
+
+    exchange: Exchange
+    before_s: float
+    """Seconds to compress what the worker sends first."""
+    after_s: float
+    """Seconds to read what arrives, and to compress what is sent on."""
+
+
+def _rounds(pattern: str, link: Link, workers: int, work: BucketWork | MethodWork, parts: int = 1) -> _Rounds:
+    """The rounds of a pattern, about one of `parts` equal parts of what the work is about."""
+    share, nbytes = 1 / workers, work.nbytes / parts
+    compress_s, read_s, fill_s = work.compress_s / parts, work.read_s / parts, work.fill_s / parts
+    match pattern:
+        case "ring":
+            hop_s = compress_s + 2 * (read_s + fill_s)
+            exchange = model.ring(link, workers, nbytes)
+            return _Rounds(exchange, share * compress_s, (workers - 1) * share * hop_s)
+        case "sharded" | "collective":
+            after_s = share * compress_s + 2 * read_s + (1 + share) * fill_s
+            return _Rounds(model.sharded(link, workers, nbytes, nbytes), compress_s, after_s)
+        case "parameter_server":
+            after_s = compress_s + (workers + 1) * read_s + 2 * fill_s
+            return _Rounds(model.parameter_server(link, workers, nbytes, nbytes), compress_s, after_s)
+        case _:
+            exchange = model.gathered(link, workers, nbytes, pattern)
+            return _Rounds(exchange, compress_s, workers * read_s + fill_s)
+
+
+def _hooked(
+    calibration: Calibration, work: MethodWork, sync: GradientsSync, link: Link, workers: int
+) -> StepTime:
+    """The mode gradients, bucket by bucket."""
     size = island_size(sync, link, workers)
-    width = 2 if getattr(sync, "island_reduce", "fp32") == "bf16" else 4
 
     def inside(elements: int, width: int) -> float:
         """Seconds of a reduce-scatter or of an all-gather."""
@@ -92,23 +117,21 @@ def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Li
 
     now = sum(inside(bucket.elements, 4) for bucket in calibration.buckets)  # weights, to compute forward
     computed = free = 0.0
-    arrivals: list[float] = []
+    arrivals: list[tuple[float, float]] = []
     total = NOTHING
     for bucket, bucket_work in zip(calibration.buckets, work.buckets, strict=True):
-        now += bucket.ready_s - computed + bucket_work.compress_s / size
-        now += inside(bucket.elements, 4) + inside(bucket.elements, width)
+        rounds = _of_bucket(calibration, work, bucket_work, sync, link, workers)
+        now += bucket.ready_s - computed + rounds.before_s / size
+        now += inside(bucket.elements, 4) + inside(bucket.elements, 2 if sync.island_reduce == "bf16" else 4)
         computed = bucket.ready_s
-        exchange = _of_bucket(calibration, work, bucket.elements, bucket_work.nbytes, sync, link, workers)
-        started = max(now, free)
-        free = started + exchange.link_s
-        arrivals.append(free + exchange.wait_s)
-        total += exchange
+        free = max(now, free) + rounds.exchange.link_s
+        arrivals.append((free + rounds.exchange.wait_s, rounds.after_s / size))
+        total += rounds.exchange
         if work.blocks:
-            now = arrivals[-1]
+            now = arrivals[-1][0]
     now += calibration.backward_end_s - computed + work.hook_s
-    for arrived, bucket_work in zip(arrivals, work.buckets, strict=True):
-        messages = 0 if work.all_reduces else workers // size
-        now = max(now, arrived) + (bucket_work.fill_s + messages * bucket_work.read_s) / size
+    for arrived, after_s in arrivals:
+        now = max(now, arrived) + after_s
     optimizer_s = calibration.optimizer_s / size
     return StepTime(
         now + optimizer_s, calibration.backward_end_s + optimizer_s, total.seconds, total.received
@@ -118,63 +141,43 @@ def _hooked(calibration: Calibration, work: MethodWork, sync: RealSync, link: Li
 def _of_bucket(
     calibration: Calibration,
     work: MethodWork,
-    elements: int,
-    nbytes: float,
-    sync: RealSync,
+    bucket: BucketWork,
+    sync: GradientsSync,
     link: Link,
     workers: int,
-) -> Exchange:
+) -> _Rounds:
     size = island_size(sync, link, workers)
-    if not work.all_reduces:
-        if size > 1:
-            return model.between_islands(link, workers, size, nbytes)
-        return model.gathered(link, workers, nbytes, sync.pattern_name)
+    if not (work.all_reduces and sync.gathers_buckets):
+        if size == 1:
+            return _rounds(sync.pattern, link, workers, bucket)
+        exchange = model.between_islands(link, workers, size, bucket.nbytes)
+        return _Rounds(exchange, bucket.compress_s, workers // size * bucket.read_s + bucket.fill_s)
     if size > 1 and (trunk := link.trunk) is not None:  # a site's workers share it, each for its shard
         shared = trunk.link.model_copy(update={"rate": trunk.link.rate / trunk.workers_of_site(workers)})
         link = link.model_copy(update={"trunk": trunk.model_copy(update={"link": shared})})
-    workers, nbytes = workers // size, nbytes / size
-    whole_s = calibration.reduce_half_s if work.half else calibration.reduce_s
-    width = 2 if work.half else 4
+    nbytes = bucket.nbytes / size
+    whole_s, width = (calibration.reduce_half_s, 2) if work.half else (calibration.reduce_s, 4)
     processing_s = whole_s * nbytes / (width * calibration.parameters)
-    one = model.all_reduce(link, workers, nbytes / work.all_reduces, processing_s / work.all_reduces)
-    return one * work.all_reduces
+    one = model.all_reduce(link, workers // size, nbytes / work.all_reduces, processing_s / work.all_reduces)
+    return _Rounds(one * work.all_reduces, bucket.compress_s, bucket.fill_s)
 
 
 def _in_rounds(
-    calibration: Calibration,
-    work: MethodWork,
-    pattern: str,
-    link: Link,
-    workers: int,
-    every: int,
-    fragments: int,
-    delay: int,
+    calibration: Calibration, work: MethodWork, sync: WeightsSync, link: Link, workers: int
 ) -> StepTime:
     """Exchanges of the model, or of its fragments in turn, after every few steps.
 
     With a delay, workers wait for the part of an exchange that its steps do not hide.
     """
-    share, nbytes = 1 / workers, work.nbytes / fragments
-    compress_s, read_s, fill_s = work.compress_s, work.read_s, work.fill_s
-    if pattern == "ring":
-        exchange = model.ring(link, workers, nbytes)
-        hops = (workers - 1) * share
-        spent = hops * (compress_s + 2 * (read_s + fill_s)) + share * compress_s
-    elif pattern == "sharded":
-        exchange = model.sharded(link, workers, nbytes, nbytes)
-        spent = (1 + share) * compress_s + 2 * read_s + (1 + share) * fill_s
-    elif pattern == "parameter_server":
-        exchange = model.parameter_server(link, workers, nbytes, nbytes)
-        spent = 2 * compress_s + (workers + 1) * read_s + 2 * fill_s
-    else:
-        exchange = model.gathered(link, workers, nbytes, pattern)
-        spent = compress_s + workers * read_s + fill_s
-    computing, turns = calibration.compute_s, every / fragments
+    steps = (sync.every or calibration.steps_an_epoch) / sync.fragments
+    """From one exchange to the next."""
+    rounds = _rounds(sync.pattern, link, workers, work, sync.fragments)
+    exchange, computing = rounds.exchange, calibration.compute_s
     waited = exchange.seconds
-    if delay:
-        waited = max(0.0, waited - delay * computing, exchange.link_s - turns * computing)
-    seconds = computing + waited / turns + spent / every
-    return StepTime(seconds, computing, exchange.seconds / turns, exchange.received / turns)
+    if sync.delay_steps:
+        waited = max(0.0, waited - sync.delay_steps * computing, exchange.link_s - steps * computing)
+    seconds = computing + (waited + rounds.before_s + rounds.after_s) / steps
+    return StepTime(seconds, computing, exchange.seconds / steps, exchange.received / steps)
 
 
 def _async(calibration: Calibration, work: MethodWork, link: Link, workers: int) -> StepTime:

@@ -14,12 +14,14 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import GradientsSync, WeightsSync
 from taugrad.search.auto_link import words
 from taugrad.search.auto_link.choice import Run, choose, shortlist
-from taugrad.search.auto_link.shortlist import by_advice, half_all_reduce, predicted, sift
+from taugrad.search.auto_link.finding import half_all_reduce
+from taugrad.search.auto_link.shortlist import by_advice, sift
 from taugrad.search.auto_link.step_value import Curve, expected_worth, worth_of
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.candidate import MOST_WORTH, MOST_WORTH_WITH_MOMENTUM, Candidate
 from taugrad.search.plan.candidates import candidates_of, tuned_references
 from taugrad.search.plan.link import Link
+from taugrad.search.plan.planning import predicted
 from taugrad.search.plan.step_model import StepTime
 
 EXACT = "exact"
@@ -224,7 +226,6 @@ def test_a_run_that_learns_nothing_in_the_probe_is_not_judged_by_it():
     exact, kept, dropped = sift(predicted(CALIBRATION, candidates_of(spec()), SLOW, 4))
     choice = choose(RUN, exact, kept, dropped, STEPS, lambda _, steps, __: Curve((0, steps), (3.0, 3.0)))
     assert choice.best is choice.exact
-    assert not choice.learned
     assert "too short for the run to learn anything" in words.reason(choice, SLOW, 4, exact.step)
 
 

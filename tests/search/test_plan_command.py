@@ -82,9 +82,9 @@ def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
 
     measured = []
 
-    def measure_more(spec, methods, sharing, seconds):
-        measured.append(methods)
-        methods = dict.fromkeys(methods, first.methods[line])
+    def measure_more(request):
+        measured.append([*request.methods])
+        methods = dict.fromkeys(request.methods, first.methods[line])
         return first.model_copy(update={"compute_s": 9.0, "methods": methods})
 
     monkeypatch.setattr(kept, "_measure", measure_more)

@@ -138,7 +138,7 @@ def read_auto(options: argparse.Namespace, overrides: list[str]) -> "tuple[RunSp
     given = [name for name, default in _TARGET_DEFAULTS.items() if getattr(options, name) != default]
     if options.target is not None or given:
         return read_spec(options.spec, overrides), _read_target(options, given)
-    goal = Goal.read(options.budget, options.tolerance, once=options.once)
+    goal = Goal(options.budget, options.tolerance, once=options.once)
     return read_spec(options.spec, overrides), goal
 
 
