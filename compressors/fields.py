@@ -1,7 +1,7 @@
 """The base classes of all configurations, and the families of classes that a chain's names stand for."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, Union
+from typing import Annotated, Any, ClassVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -37,29 +37,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     first_field: ClassVar[str] = ""
     """The field that needs no name in a chain; empty if there is none."""
-    has_density: ClassVar[bool] = False
-    """Whether that is a target density."""
     needs: ClassVar[Mapping[str, str]] = {}
     """Class variables that a class must have to be registered, and what they are."""
 
     def __hash__(self) -> int:
         # A field may be a dictionary, which has no hash. Equal models have one hash: -0.0 equals 0.0.
         return hash((type(self), self.model_dump_json().replace("-0.0", "0.0")))
-
-    @property
-    def target_density(self) -> float | None:
-        """The target density; None if there is none, or if it changes by itself."""
-        changes = getattr(self, "warmup", None) is not None
-        return float(getattr(self, self.first_field)) if self.has_density and not changes else None
-
-    def with_density(self, share: float) -> Self:
-        """A copy with another target density, which a method may round; its messages have the same format.
-
-        Raises ValueError where it has no `target_density`.
-        """
-        if self.target_density is None:
-            raise ValueError(f"{self.line_name()} has no target density")
-        return self.model_copy(update={self.first_field: share})
 
     @classmethod
     def line_name(cls) -> str:

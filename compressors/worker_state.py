@@ -163,25 +163,6 @@ class WorkerState(StepState):
         """Makes the next backward pass record every parameter's gradient statistics."""
         self._observing = True
 
-    def set_density(self, share: float) -> float:
-        """Changes the density from the next backward pass on; residuals stay as they are.
-
-        All workers must call this between the same two passes. Messages of other densities can be read, but a
-        worker that sends less than the others learns more slowly.
-
-        Args:
-            share: above 0, at most 1.
-
-        Returns:
-            The density that is used now: `chunked_topk` sends a whole number of elements of each chunk.
-
-        Raises:
-            ValueError: the share is out of range, or `Method.target_density` is None.
-        """
-        if self._reducer.back is not None:
-            self._reducer.back.set_density(share)
-        return self.feedback.set_density(share)
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.
 

@@ -30,7 +30,7 @@ class Feedback:
         velocities: float32 [numel], the momentum of gradients, if the method corrects it.
         memories: what the threshold policy remembers.
         shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
-        method: the method that the memory belongs to; `set_density` changes it.
+        method: the method that the memory belongs to.
         slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
         lock: is held while a bucket is compressed: patterns compress sums in another thread.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
@@ -39,7 +39,7 @@ class Feedback:
 
     def __init__(self, config: Method) -> None:
         """Starts the memory of a method, empty."""
-        self._given = self.method = config
+        self.method = config
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, PolicyMemory] = {}
@@ -80,20 +80,6 @@ class Feedback:
             parts.append(part)
         return parts
 
-    def set_density(self, share: float) -> float:
-        """Changes the method's density; returns the one used now. See `WorkerState.set_density`."""
-        if not 0 < share <= 1:
-            raise ValueError(f"share = {share}: must be above 0 and at most 1")
-        before, method = self.method.target_density, self.method.with_density(share)
-        assert before is not None
-        assert method.target_density is not None
-        if method != self.method:
-            assert isinstance(method, CompressedMethod)  # others have no aim
-            for memories in (self.memories, *self.shard_memories.values()):
-                method.retarget(before, memories)
-            self.method = method
-        return method.target_density
-
     def state_dict(self) -> dict[str, Any]:
         """Plain numbers and tensors, of the parameters' shapes; most tensors are live ones, not copies."""
         return {
@@ -102,7 +88,6 @@ class Feedback:
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
             **({"starts": {name: part.start for name, part in self.slices.items()}} if self.slices else {}),
             **({"shard_memories": shards} if (shards := self._plain_shards()) else {}),
-            **({} if self.method is self._given else {"aim": self.method.target_density}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
@@ -112,10 +97,8 @@ class Feedback:
 
         Raises:
             ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, a
-                memory is not of this method, or the method has no target density. Nothing is restored then.
+                memory is not of this method. Nothing is restored then.
         """
-        aim = state.get("aim")
-        method = self._given if aim is None else self._given.with_density(float(aim))
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
@@ -138,7 +121,6 @@ class Feedback:
         }
         self.residuals, self.velocities = residuals, velocities
         self.memories, self.shard_memories = memories, shard_memories
-        self.method = method
 
     def _plain_shards(self) -> dict[str, Any]:
         shards = self.shard_memories.items()
@@ -151,7 +133,7 @@ class Feedback:
     ) -> dict[str, PolicyMemory]:
         """Memories by parameter, from their plain numbers; raises ValueError where they do not fit."""
         memories: dict[str, PolicyMemory] = {}
-        method = self._given if isinstance(self._given, CompressedMethod) else None
+        method = self.method if isinstance(self.method, CompressedMethod) else None
         for name, memory in saved.items():
             if name not in like and name != ALL:
                 raise ValueError(f"a memory of {name!r}, which is not a parameter of this model")
@@ -227,9 +209,6 @@ class FeedbackCompressor:
         self._context.memories = (
             feedback.memories if shard is None else feedback.shard_memories.setdefault(shard, {})
         )
-        if feedback.method is not self.compressor.config:
-            assert isinstance(feedback.method, CompressedMethod)
-            self.compressor = Compressor(feedback.method, self.compressor.ops, self.compressor.threads)
         named = list(zip(self._names, gradients, strict=True))
         parts = feedback.parts(named, self.layout, self.compressor, self._slices)
         if rms is not None:

@@ -210,6 +210,3 @@ class CompressedMethod(_Common):
     def memory_of(self, name: str) -> type[PolicyMemory]:
         """The class of the memory of a parameter, or of all together (`thresholds.base.ALL`)."""
         return PolicyMemory
-
-    def retarget(self, before: float, memories: Memories) -> None:
-        """Adapts memories from another target density (`Policy.retarget`)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -44,14 +44,6 @@ class ChunkedTopK(WholeValues):
         if self.keep > self.chunk:
             raise ValueError(f"keep = {self.keep} is more than a chunk has ({self.chunk})")
         return self
-
-    @property
-    def target_density(self) -> float | None:
-        return self.keep / self.chunk
-
-    def with_density(self, share: float) -> Self:
-        """See `Settings.with_density`: a whole number of each chunk, at least one."""
-        return self.model_copy(update={"keep": min(self.chunk, max(1, round(share * self.chunk)))})
 
     @property
     def chunks(self) -> Chunks:

@@ -91,9 +91,6 @@ class SparseMethod(CompressedMethod):
     def memory_of(self, name: str) -> type[PolicyMemory]:
         return self.policy.memory_of(name)
 
-    def retarget(self, before: float, memories: Memories) -> None:
-        self.policy.retarget(before, memories)
-
     @abstractmethod
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], taus: Sequence[float], given: BucketInput

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -36,16 +36,6 @@ class ThresholdedMethod(SparseMethod):
     @property
     def policy(self) -> Policy:
         return policy_of(self.tau)
-
-    @property
-    def target_density(self) -> float | None:
-        """See `Settings.target_density`: its policy's."""
-        return self.tau.target_density if isinstance(self.tau, Policy) else None
-
-    def with_density(self, share: float) -> Self:
-        if self.target_density is None or not isinstance(self.tau, Policy):
-            return super().with_density(share)
-        return self.model_copy(update={"tau": self.tau.with_density(share)})
 
     @classmethod
     def quantizer_error(cls, quantizer: str) -> str:

@@ -23,7 +23,6 @@ class TopK(WholeValues):
     """The largest magnitudes of every parameter, a fixed share of them, whole or quantized."""
 
     first_field = "density"
-    has_density = True
 
     kind: Literal["topk"] = "topk"
     density: Share

@@ -241,7 +241,6 @@ class AllocatedTau(TargetDensity):
     """
 
     first_field = "density"
-    has_density = True
     memory = AllocatedMemory
 
     kind: Literal["allocate"] = "allocate"
@@ -264,14 +263,6 @@ class AllocatedTau(TargetDensity):
 
     def begin(self, part: Part, sent: int, memory: AllocatedMemory) -> None:
         memory.elements = part.elements
-
-    def retarget(self, before: float, memories: Mapping[str, AllocatedMemory]) -> None:
-        """See `Policy.retarget`: until the next decision each layer keeps its part of the budget."""
-        TargetDensity.retarget(self, before, memories)
-        for memory in memories.values():
-            memory.sampled = memory.curve = None  # it was drawn around the old budget
-            if memory.share is not None:
-                memory.share = min(1.0, memory.share * (self.density / before))
 
     def decide(
         self,

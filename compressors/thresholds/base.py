@@ -125,9 +125,6 @@ class Policy(Settings):
         compressed before the gradients of the next one exist, and what is sent must not depend on buckets.
         """
 
-    def retarget(self, before: float, memories: Mapping[str, Any]) -> None:
-        """Adapts the memories of all parameters from another target density (`Settings.with_density`)."""
-
 
 def threshold_of(policies: Mapping[str, Any]) -> Any:
     """The type of a field that takes a number, one of these policies (by kind), or a registered one."""

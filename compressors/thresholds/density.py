@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -165,12 +165,6 @@ class TargetDensity(Policy):
             if not memory.least <= count <= memory.most if looks else count > memory.alarm:
                 self._follow(part, count, memory)
 
-    def retarget(self, before: float, memories: Mapping[str, Any]) -> None:
-        """See `Policy.retarget`: the next iteration finds every tau in a new sample."""
-        for memory in memories.values():
-            memory.tau, memory.again = ASKS, None
-            memory.forget_band()
-
     def _follow(self, part: Part, sent: int, memory: DensityMemory) -> None:
         """Corrects tau if what was sent is outside the band, or requests a new sample."""
         fresh = memory.most < memory.least
@@ -194,7 +188,7 @@ class DensityTau(TargetDensity):
     """The tau that about a target share of a layer's elements reach, found as a magnitude in a sample."""
 
     first_field = "target"
-    has_density = by_itself = True
+    by_itself = True
     memory = DensityMemory
 
     kind: Literal["density"] = "density"

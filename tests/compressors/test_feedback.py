@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from cases import in_turn
@@ -12,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, compressed_allgather
 from taugrad.compressors.bucket.feedback import FeedbackCompressor
 from taugrad.compressors.methods import CompressedMethod, read_config
-from taugrad.compressors.wire.message import NonFinite
 
 LINES = (
     "wgt(0.5, nonfinite='skip')",
@@ -21,21 +19,6 @@ LINES = (
     "topk(0.1, nonfinite='skip')",
 )
 SIZES = {"first": 30_000, "second": 2_000}
-AIMED = (
-    "wgt(density(0.01))",
-    "strom(density(0.01))",
-    "wgt(allocate(0.01))",
-    "topk(0.01)",
-    "chunked_topk(keep=41)",
-)
-NOT_AIMED = (
-    "wgt(0.1)",
-    "linear",
-    "none",
-    "powersgd",
-    "wgt(density(0.01, warmup=warmup(9)))",
-    "wgt(dl4j(1e-3))",
-)
 
 
 def compressor(line: str, **options: bool) -> FeedbackCompressor:
@@ -52,16 +35,6 @@ def gradients(iteration: int) -> list[torch.Tensor]:
 
 def residuals(one: FeedbackCompressor) -> list[torch.Tensor]:
     return [one.feedback.residuals[name].clone() for name in SIZES]
-
-
-def run(worker: FeedbackCompressor, iterations: range) -> list[tuple[bytes, float]]:
-    """What each iteration sends, and the share of the elements that it is."""
-    results = []
-    for iteration in iterations:
-        sent = worker.compress(gradients(iteration), iteration)
-        share = sum(tally.sent for tally in sent.tallies) / sum(SIZES.values())
-        results.append((sent.payload.tobytes(), share))
-    return results
 
 
 @in_turn("line", LINES)
@@ -106,61 +79,6 @@ def test_there_are_as_many_tensors_as_names() -> None:
         one.compress(gradients(1)[:1], 0)
     with pytest.raises(ValueError, match="shorter"):
         FeedbackCompressor(one.compressor.config, list(SIZES), gradients(1)[:1], threads=1)
-
-
-@in_turn("line", AIMED)
-def test_what_is_sent_follows_another_aim(line: str) -> None:
-    worker = compressor(line)
-    run(worker, range(20))
-    for times, start in ((0.25, 20), (3.0, 40)):
-        aim = worker.feedback.set_density(0.01 * times)
-        assert aim == pytest.approx(0.01 * times, rel=0.05)
-        sent = np.mean([share for _, share in run(worker, range(start, start + 20))][10:])
-        assert sent == pytest.approx(aim, rel=0.35)
-
-
-@in_turn("line", [line for line in AIMED if not line.startswith("chunked")])
-def test_nothing_is_lost_by_another_aim(line: str) -> None:
-    worker, received = compressor(line), torch.zeros(sum(SIZES.values()))
-    owed = torch.zeros_like(received)
-    for iteration in range(12):
-        if iteration == 6:
-            worker.feedback.set_density(0.1)
-        owed += torch.cat(gradients(iteration))
-        updates = worker.read(worker.compress(gradients(iteration), iteration).payload)
-        assert not isinstance(updates, NonFinite)
-        worker.compressor.add(updates, received)
-    torch.testing.assert_close(received + torch.cat(residuals(worker)), owed, rtol=1e-4, atol=1e-4)
-
-
-@in_turn("line", AIMED)
-def test_a_checkpoint_goes_on_with_the_aim(line: str) -> None:
-    worker, resumed = compressor(line), compressor(line)
-    run(worker, range(5))
-    assert "aim" not in worker.state_dict()
-    worker.feedback.set_density(0.05)
-    run(worker, range(5, 8))
-    resumed.load_state_dict(worker.state_dict())
-    assert resumed.feedback.method == worker.feedback.method
-    assert run(worker, range(8, 14)) == run(resumed, range(8, 14))
-
-
-@in_turn("line", NOT_AIMED)
-def test_methods_without_a_share_have_none_to_change(line: str) -> None:
-    method = read_config(line)
-    assert method.target_density is None
-    with pytest.raises(ValueError, match="no target density"):
-        method.with_density(0.01)
-
-
-def test_a_share_to_aim_at_is_above_0_and_at_most_1() -> None:
-    one = compressor("wgt(density(0.01))")
-    for share in (1e-3, 0.25, 1.0):
-        assert one.feedback.set_density(share) == share
-    for share in (0.0, -0.1, 1.5, float("nan")):
-        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
-            one.feedback.set_density(share)
-    assert one.feedback.method.target_density == 1.0
 
 
 # A state of another number of workers: what was not sent is neither lost nor sent twice.
