@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import DEVICE, Run, Tensors, assert_alike, batch_of, everyone, gradients, scenario
+from ddp import Run, assert_alike, batch_of, everyone, scenario
 from ddp_methods import handed_to_all_reduces
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -148,45 +148,3 @@ def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
 
     twin._start = lambda bucket: (hook(bucket), {}, perf_counter())
     assert run.steps(STEPS).digests == other.steps(STEPS).digests
-
-
-def loss_of_low_rank(model: nn.Module, rank: int, step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(10 * step + rank)
-    loss: Tensor = model(torch.randn(2, 40, generator=generator).to(DEVICE)).square().mean()
-    return loss
-
-
-@scenario(2)
-def a_gradient_of_low_rank_comes_through_whole() -> None:
-    """Two examples a worker give a gradient of rank 2, and all workers' mean one of rank 4."""
-    torch.manual_seed(0)
-    run = Counted("powersgd(4, start=2)", model=nn.Linear(40, 30, bias=False), loss=loss_of_low_rank)
-    for step in range(5):
-        run.step()
-        expected = sum(everyone(run.latest["weight"])) / 2
-        singular = torch.linalg.svdvals(expected)
-        assert singular[3] > 0.1 * singular[0]  # a lower rank could not hold it
-        actual: Tensors = gradients(run.model)
-        torch.testing.assert_close(
-            actual["weight"], expected, rtol=0, atol=1e-3 * float(expected.abs().max())
-        )
-        # No tensor is left uncompressed; P is [30, 4] and Q [40, 4].
-        assert run.reduced[step] == ([40 * 30] if step < 2 else [0, 30 * 4, 40 * 4])
-
-
-@scenario(2, values=["rank 1", "rank 2", "cold start"])
-def gradients_of_zeros_change_nothing_and_stop_nothing(variant: str) -> None:
-    """Three steps of zeros once compression has begun, then ordinary ones."""
-    _, run = made(variant)
-    run.optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
-    saved = run.state.state_dict()
-    run.state.load_state_dict({**saved, "powersgd": {**saved["powersgd"], "iteration": 2}})
-    run.loss = lambda *given: 0 * loss_of(*given)
-    run.steps(3)
-    assert len(set(run.digests)) == 1
-    before = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}
-    run.loss = loss_of
-    run.steps(2)
-    for name, parameter in run.model.named_parameters():
-        assert not torch.equal(before[name], parameter), name
-        assert bool(torch.isfinite(parameter).all())

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import assert_close, assert_same, everyone, refusal, scenario
+from ddp import assert_close, assert_same, everyone, scenario
 from ddp_passes import Halves
 from ddp_replicas import islands
 from torch import Tensor, nn
@@ -279,18 +279,3 @@ def a_skipped_step_of_two_passes_leaves_residuals_as_before_it_under_a_scaler() 
         assert state.last_step.skipped
         state.state_dict()
         assert_same(state.feedback.residuals, before)
-
-
-@scenario(2)
-def momentum_refuses_two_exchanges_of_one_step_alone() -> None:
-    plain, model = halves()
-    compress_gradients(model, "strom(0.01, momentum=0.9)")
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    for step in range(3):  # gradients are never cleared
-        turn(model, plain, step, "one", "two")
-        optimizer.step()
-    turn(model, plain, 3, "one", "two")
-    said = refusal(lambda: turn(model, plain, 4, "one", "two"))
-    assert said.startswith(
-        "CompressionError: a second exchange in one step would apply the method's momentum"
-    )

@@ -15,11 +15,10 @@ from updates import assert_same_update, check_by_the_page, draw_update, random_u
 
 from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, unpack
-from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
-from taugrad.compressors.wire.positions import BUILTIN, codec_by_code
+from taugrad.compressors.wire.positions import BUILTIN
 from taugrad.compressors.wire.update import Chunks, Update
 
 FORM_NAMES: tuple[Form, ...] = GRADIENT_FORMS
@@ -120,14 +119,6 @@ def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
     assert messages.write(update).size <= shortest(update)
 
 
-def test_each_codec_is_the_smallest_somewhere() -> None:
-    rng, winners = np.random.default_rng(2), set()
-    for k in [*range(6), *range(10, 1000, 30), *range(980, 1001)]:
-        update = random_update("packed32", "f32", 1000, k, rng)
-        winners.add(codec_by_code(int(messages.write(update, symbols="raw")[4])).name)
-    assert winners == {"packed32", "golomb_rice", "bitmap", "raw"}
-
-
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
     """Parameters of very different symbols have codes of their own, and those of like ones share one."""
     rng, segments = np.random.default_rng(0), segments_of([20_000, 20_000])
@@ -168,26 +159,6 @@ def test_raw_cannot_write_a_value_that_is_zero() -> None:
     update = Update("f32", segments, words_of([1, 2]), np.array([2]), np.array([1, 0], np.float32))
     with pytest.raises(ValueError, match="raw cannot write"):
         messages.write(update, "raw")
-
-
-@every_form
-def test_paper_bits_are_value_bits_alone(form: Form) -> None:
-    update = random_update("packed32", form, 100, 10, np.random.default_rng(0))
-    fixed = {"bgt": 1, "qgt": 8, "strom": 1, "f32": 32, "fp16": 16, "bf16": 16, "fp8": 8}
-    bits = fixed.get(form)
-    due = int((update.bits * update.counts).sum()) if bits is None else 10 * bits
-    assert update.paper_bits == due
-
-
-@every_form
-def test_an_empty_update_is_a_header_and_perhaps_a_tau(form: Form) -> None:
-    segments = segments_of([9])
-    taus = np.ones(1, np.float32) if FORMS[form].has_tau else None
-    update = Update(form, segments, np.empty(0, np.uint32), np.zeros(1, np.int64), taus=taus)
-    assert (update.n, update.k, update.paper_bits) == (9, 0, 0)
-    written = messages.write(update)
-    assert written.size == message.HEADER_BYTES + (4 if FORMS[form].has_tau else 0)
-    assert message.read(written, segments).amounts(CPU).size == 0
 
 
 # What the kernels refuse of their callers; what readers refuse is in test_message.py.

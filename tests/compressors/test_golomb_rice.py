@@ -149,20 +149,6 @@ def test_the_plan_has_the_blocks_of_the_shortest_section() -> None:
 # --- bytes from anywhere: most of it is in test_message.py ---------------------------------------
 
 
-def test_blocks_whose_last_positions_do_not_ascend_are_refused() -> None:
-    words = words_of([*range(16), 40])
-    good = encode(words, True, block_log2=4)
-    for last in (15, 14, 0, 2**32 - 1):
-        with pytest.raises(CorruptMessage, match="table"):
-            decode(good[:5] + last.to_bytes(4, "little") + good[9:], LAST_N, 17, True)
-
-
-def test_a_long_run_of_zeros_is_refused() -> None:
-    section = bytes([12]) + (LAST_N - 1).to_bytes(4, "little") + (60_001).to_bytes(2, "little")
-    with pytest.raises(CorruptMessage):
-        decode(section + bytes(60_000) + b"\1", LAST_N, 1, True)
-
-
 def test_threads_change_neither_the_bytes_nor_what_is_read() -> None:
     n, k = 30_000_000, 2**21 + 70_001
     words = np.sort(np.random.default_rng(3).choice(n, k, replace=False)).astype(np.uint32) << np.uint32(1)

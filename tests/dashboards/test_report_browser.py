@@ -5,7 +5,7 @@ from browser import needs_chromium, open_page, screenshot
 
 from taugrad.dashboards import report
 
-pytestmark = [needs_chromium, pytest.mark.long]  # test_mlflow_ui has the one that is not long
+pytestmark = [needs_chromium, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -16,50 +16,22 @@ def folder(prepared, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("width", "height", "narrow"), [(1280, 900, False), (390, 844, True)])
-def test_the_report_fits_the_screen(folder, width, height, narrow):
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_the_report_fits_the_screen(folder, width, height):
     with open_page(width, height) as (page, errors):
         page.context.set_offline(True)
         page.goto((folder / "report.html").as_uri())
         screenshot(page, f"report-{width}")
         screenshot(page, f"report-{width}-whole", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        # The answer, what it costs and the best of each method, without scrolling.
-        answer = "[...document.querySelectorAll('h1, .card, .best')].map(e => e.getBoundingClientRect())"
-        boxes = page.evaluate(f"{answer}.map(b => [b.left, b.right, b.bottom])")
-        assert len(boxes) >= 3
-        for left, right, bottom in boxes:
-            assert left >= 0
-            assert right <= width
-            assert bottom <= height
         pictures = page.evaluate(
-            "[...document.querySelectorAll('figure img')]"
-            ".map(i => [i.complete, i.naturalWidth, i.width, i.currentSrc])"
+            "[...document.querySelectorAll('figure img')].map(i => [i.complete, i.naturalWidth])"
         )
         assert len(pictures) == 13
-        for complete, natural, shown, _ in pictures:
+        for complete, natural in pictures:
             assert complete
             assert natural > 200
-            assert shown > 0.85 * min(width, 860)
-        sources = page.evaluate(
-            "[...document.querySelectorAll('figure')]"
-            ".map(f => [f.querySelector('source').srcset, f.querySelector('img').src])"
-        )
-        chosen = [source[0 if narrow else 1] for source in sources]
-        assert [picture[3] for picture in pictures] == chosen
         assert errors == []
-
-
-def test_the_report_prints(folder):
-    with open_page(1280, 900) as (page, _):
-        page.goto((folder / "report.html").as_uri())
-        page.emulate_media(media="print")
-        page.set_viewport_size({"width": 718, "height": 1046})  # A4 with margins of 1 cm, at 96 dots an inch
-        assert page.evaluate("document.documentElement.scrollWidth") <= 718
-        assert page.evaluate("document.querySelector('figure img').currentSrc") == page.evaluate(
-            "document.querySelector('figure img').src"
-        )
-        assert len(page.pdf(format="A4")) > 20_000
 
 
 def test_interactive_charts_are_drawn_without_network(prepared, folder):

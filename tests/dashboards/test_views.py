@@ -1,6 +1,5 @@
 """The prepared views: what is written, that it is written once, and what it says of the runs."""
 
-import json
 import os
 from typing import Any
 
@@ -41,10 +40,6 @@ def test_written_again_it_updates_and_does_not_double(prepared, written):
     prepare.prepare(prepared.client, prepared.experiment_id)
     after = tags(prepared, prepared.experiment_id)
     assert before.keys() == after.keys() == {f"mlflow.sharedViewState.{views.COMPARISON_KEY}"}
-    old, new = (json.loads(tags[next(iter(tags))]) for tags in (before, after))
-    assert new["createdAt"] == old["createdAt"]
-    assert new["updatedAt"] > old["updatedAt"]
-    assert new["state"] == old["state"]
 
 
 def test_every_metric_is_in_a_card_or_left_out(prepared, written):
@@ -100,12 +95,6 @@ def test_a_model_of_500_layers_fits_without_its_layers(prepared):
     assert len(value) <= shared_view.MAX_TAG_LENGTH
     state = mlflow_data.read_view(prepared.client, experiment_id, views.COMPARISON_KEY)
     assert len(cards(state)) > 5
-
-
-@pytest.mark.parametrize("version", ["3.16.9", "3.18.0", "4.0.0", "2.22.1", "unknown", ""])
-def test_an_unknown_mlflow_is_told_so(version):
-    notice = shared_view.unknown_version(version)
-    assert "3.17" in notice
 
 
 def test_the_command_prints_where_to_look(prepared, monkeypatch, capsys):

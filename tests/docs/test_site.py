@@ -6,12 +6,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import needs_chromium, open_page, screenshot
 from html_page import Page
 
-MOST_RESULTS = 3
-"""Pages of results that the browser opens: they are all alike."""
-WIDE, NARROW = 1280, 400
 _IN_STYLES = re.compile(r"(?:url\(|@import\s+)['\"]?(?P<address>[^'\")\s]+)")
 
 page_at = cache(Page)
@@ -60,34 +56,3 @@ def test_links_lead_to_pages_and_places_that_are_there(site, pages):
             ):
                 broken.append(f"{name}: {link}")
     assert not broken
-
-
-@pytest.mark.long
-@needs_chromium
-def test_pages_fit_wide_and_narrow_windows_and_search_works_without_a_network(site, pages):
-    results = [name for name in pages if re.match(r"results/\d", name)]
-    opened = [name for name in pages if name not in results[MOST_RESULTS:] and not name.startswith("files/")]
-    too_wide, asked = [], []
-    with open_page(WIDE, 900) as (page, errors):
-        page.on("request", lambda request: asked.append(request.url))
-        for name in opened:
-            page.set_viewport_size(
-                {"width": WIDE, "height": 900}
-            )  # a window that grows is too wide for a moment
-            page.goto((site / name).as_uri())
-            for width in (WIDE, NARROW):
-                page.set_viewport_size({"width": width, "height": 900})
-                room, taken = page.evaluate(
-                    "[document.documentElement.clientWidth, document.documentElement.scrollWidth]"
-                )
-                if taken > room:
-                    too_wide.append(f"{name} at {width}: {taken}")
-        page.set_viewport_size({"width": WIDE, "height": 900})
-        page.goto((site / "index.html").as_uri())
-        page.get_by_role("textbox", name="Search").fill("golomb")
-        page.locator(".md-search-result__link").first.wait_for()
-        page.locator(".md-search-result__link", has_text="olomb").first.wait_for(state="attached")
-        screenshot(page, "site_search")
-    assert not too_wide
-    assert not errors
-    assert {urlsplit(address).scheme for address in asked} <= {"file", "data", "blob", "about"}

@@ -48,6 +48,8 @@ def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
     result = findings()
     assert (result["torch"].state, result["torch"].remedy) == ("wrong", "reinstall torch")
     assert (result["gpu"].state, result["gpu"].remedy) == ("wrong", "")
+    assert "broken" in result["gpu"].detail
+    assert result["MLflow"].state == "ok"
 
 
 def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
@@ -92,14 +94,3 @@ def test_driver_torch_and_cupy_must_fit(
     result = findings()[what]
     assert result.state == state
     assert says in (result.detail if what == "GPU" else result.remedy)
-
-
-def test_what_breaks_a_check_is_told_and_the_others_go_on(findings, monkeypatch):
-    def broken():
-        raise OSError("no such library")
-
-    monkeypatch.setattr(torch.cuda, "is_available", broken)
-    result = findings()
-    assert result["gpu"].state == "wrong"
-    assert "no such library" in result["gpu"].detail
-    assert result["MLflow"].state == "ok"

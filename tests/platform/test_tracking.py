@@ -214,32 +214,6 @@ def test_a_run_that_could_not_begin_is_not_left_running(client, monkeypatch):
     assert [run.info.status for run in runs] == ["FAILED"]
 
 
-# The names
-
-
-def test_names_are_the_contract():
-    constants = [value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)]
-    assert sorted(value for value in constants if "/" in value) == sorted([
-        "train/loss", "comm/fraction", "comm/elements", "comm/paper_bytes", "comm/wire_bytes",
-        "comm/received_bytes", "comm/messages", "comm/wire_mb_total",
-        "comm/bits_per_param", "comm/compression_ratio", "comm/tau", "comm/residual_rms",
-        "comm/staleness", "comm/staleness_most",
-        "round/members", "round/left_out", "round/caught_up_bytes", "round/lost", "round/lost_rms",
-        "time/data_s", "time/compute_s", "time/compress_s", "time/wait_s", "time/decompress_s", "time/step_s",
-        "time/exchange_s", "time/overlap_s", "net/mbit_s", "net/received_mbit_s",
-        "publish/patch_bytes", "publish/snapshot_bytes", "publish/changed_share", "publish/number",
-        "eval/accuracy", "eval/loss", "eval/examples", "epoch/bits_per_param", "epoch/value_bits_per_param",
-        "total/wire_gb", "total/wire_mb_log10", "total/received_gb", "total/paper_gb", "total/fraction",
-        "total/compression_ratio", "total/accuracy_per_gb", "total/iterations_to_target",
-        "total/seconds", "total/skipped_steps",
-    ])  # fmt: skip
-    assert names.EPOCH == "epoch"
-    tags = {value for value in constants if value.startswith("taugrad.")}
-    names_of_tags = ["spec_hash", "git_commit", "paper", "chain", "metric", "checkpoints", "holder"]
-    names_of_tags += ["data", "search", "trial", "view"]
-    assert tags == {f"taugrad.{name}" for name in names_of_tags}
-
-
 @pytest.mark.parametrize(
     ("name", "read"),
     [
