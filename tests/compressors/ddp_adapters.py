@@ -14,13 +14,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from ddp import everyone, new_group, refusal, scenario
+from ddp import everyone, refusal, scenario
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -31,7 +30,6 @@ sys.path.append(str(ROOT / "docs" / "site"))
 import fences  # noqa: E402
 
 from taugrad.compressors import LocalSteps, compress_gradients  # noqa: E402
-from taugrad.compressors.integrations.metrics import log_to_mlflow  # noqa: E402
 
 EVERYTHING = "wgt(2e-38) | packed32"
 SPARSE = "strom(density(0.01), momentum=0.9) | golomb_rice"
@@ -273,47 +271,6 @@ def the_trainer_has_the_losses_of_the_plain_loop() -> None:
     with launched():
         trainer, _ = digits_trainer("digits", SPARSE, num_train_epochs=2, save_strategy="no")
         assert losses(trainer.train) == sparse
-
-
-@scenario(2)
-def residuals_of_another_training_of_as_many_steps_are_refused() -> None:
-    with launched():
-        here, there = "checkpoint/here", "checkpoint/there"
-        options: dict[str, Any] = {"max_steps": 2, "save_steps": 2}
-        saved: dict[str, Tensor] = {}
-        for folder in (there, here):
-            trainer, callback = digits_trainer(folder, "wgt(0.01)", **options)
-            trainer.train()
-            saved[folder] = callback.compression.feedback.residuals["net.0.weight"].clone()
-        dist.barrier()
-        options["max_steps"] = 3
-        resume = {"resume_from_checkpoint": f"{there}/checkpoint-2"}
-        trainer, _ = digits_trainer(here, "wgt(0.01)", **options)
-        said = refusal(lambda: trainer.train(**resume))
-        assert "taugrad-rank" in said
-        assert "belongs to another checkpoint than the one that training resumes from" in said
-        trainer, callback = digits_trainer(here, "wgt(0.01)", f"{there}/checkpoint-2", **options)
-        resumed: list[Tensor] = []
-        trainer.training_step = lambda *_: resumed.append(
-            callback.compression.feedback.residuals["net.0.weight"]
-        )
-        refusal(lambda: trainer.train(**resume))
-        assert torch.equal(resumed[0], saved[there])
-
-
-@scenario(3)
-def a_group_without_rank_0_logs_once() -> None:
-    rank, group = dist.get_rank(), new_group([1, 2])
-    logged: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        fake = SimpleNamespace(log_metrics=lambda metrics, step: logged.append(step))
-        patch.setitem(sys.modules, "mlflow", fake)
-        if rank:
-            model = DistributedDataParallel(network(), process_group=group)
-            state = compress_gradients(model, "bgt(0.1)")
-            model(torch.ones(8, 64)).sum().backward()
-            log_to_mlflow(state)
-    assert everyone(logged) == [[], [1], []]
 
 
 @scenario(2)

@@ -136,15 +136,6 @@ def workers_that_have_other_sites_all_say_so() -> None:
 
 
 @scenario(4)
-def a_run_that_goes_on_ends_the_same() -> None:
-    options: dict[str, Any] = {"pattern": "hierarchical", "sites": LAYOUTS["2+2"]}
-    run, again = Run(WGT, **options).steps(3), Run(WGT, **options)
-    again.go_on(run)
-    assert again.steps(3).digests == run.steps(3).digests[3:]
-    assert_same(again.state.state_dict(), run.state.state_dict())
-
-
-@scenario(4)
 def sites_that_cannot_be_are_refused() -> None:
     run = Run(None)
     for options, words in (

@@ -101,24 +101,6 @@ def test_auto_writes_the_shortest_message(codec: str, form: Form, data: st.DataO
     assert messages.write(update).size <= shortest(update)
 
 
-@every_form
-@in_turn("density", [0.001, 0.03, 0.3, 0.9])
-@in_turn("clustered", [False, True])
-def test_auto_is_the_shortest_for_random_and_for_clustered_updates(
-    form: Form, density: float, clustered: bool
-) -> None:
-    """Clustered: a tenth of the places holds nearly all of what is sent, as rows of an embedding do."""
-    n, rng = 30_000, np.random.default_rng(7)
-    chance = np.full(n, density)
-    if clustered:
-        chance = np.where(np.arange(n) // 300 % 10 == 0, min(8 * density, 0.99), density / 10)
-    positions = np.flatnonzero(rng.random(n) < chance).astype(np.uint32)
-    segments = segments_of([n])
-    update = random_update("packed32", form, n, positions.size, rng, segments)
-    update.words = positions << np.uint32(1) | update.words & 1
-    assert messages.write(update).size <= shortest(update)
-
-
 def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter() -> None:
     """Parameters of very different symbols have codes of their own, and those of like ones share one."""
     rng, segments = np.random.default_rng(0), segments_of([20_000, 20_000])

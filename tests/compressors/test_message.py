@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import updates
 from cases import in_turn
-from formats import FORMATS, HUFFMAN, OWN_CODES, REFUSAL, forged, sealed
+from formats import FORMATS, HUFFMAN, OWN_CODES, forged, sealed
 from messages import segments_of, write
 from updates import check_by_the_page, check_rewritten, random_update
 
@@ -99,14 +99,10 @@ def test_version_1_is_refused_by_name() -> None:
 
 
 CONSISTENT = {
-    "no parameter of all": forged("f32", "every", 9, 0, b"\0"),
-    "golomb_rice in blocks of 2^14": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("0e0a00000002002623")),
-    "golomb_rice in shorter blocks": forged("bgt", "golomb_rice", 11, 3, bytes.fromhex("040a00000002002623")),
     "nothing of nothing": forged("f32", "raw", 0, 0, b""),
     "nothing of the largest n": forged("f32", "packed32", LARGEST_N, 0, b""),
     "the largest tau": forged("qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**119, bits=8),
     "the smallest tau": forged("qgt", "packed32", 9, 1, words(3) + b"\xff", tau=2.0**-126, bits=8),
-    "a refusal": forged("bgt", 0, 4, 3, b"", tau=None, flags=REFUSAL),
 }
 
 

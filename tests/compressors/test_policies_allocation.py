@@ -189,15 +189,3 @@ def test_one_tau_for_all_sends_the_density_of_all() -> None:
     one = with_one_tau(curves_of(layers, 0.01, "wgt", 0), 0.01)
     assert len(set(one.taus[:, -1])) == 1
     assert float((one.elements * one.sent[:, -1]).sum()) == pytest.approx(0.01 * one.elements.sum(), rel=1e-4)
-
-
-def test_layers_that_differ_save_bits_that_layers_alike_do_not() -> None:
-    def saved(layers: list[tuple[int, float, float]]) -> float:
-        curves = curves_of(layers, 0.01, "strom", 0)
-        one = with_one_tau(curves, 0.01)
-        _, sent = allocate(curves, 0.01, 1.0)
-        result = (curves.elements * bits_per_element(sent, 1.0)).sum()
-        return 1 - float(result / one.bits(1.0)[:, -1].sum())
-
-    assert saved([(10_000, 1.0, 1.0), (200_000, 0.4, 1.0), (50_000, 0.5, 3.0)]) > 0.05
-    assert saved([(10_000, 1.0, 1.0)] * 4) < 0.02

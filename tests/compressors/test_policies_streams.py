@@ -192,24 +192,3 @@ def test_policies_survive_zeros_and_steps_that_are_not_finite(policy: str) -> No
         )
     if "dl4j" not in policy:  # which is not there yet
         assert 0.005 < sum(tally.sent for tally in done.tallies) / sum(SIZES) < 0.1
-
-
-def test_an_allocation_leaves_no_more_and_costs_no_more_than_one_tau() -> None:
-    """On the gradients themselves, not on its model of them: the same step from the same residuals."""
-    worker = workbench.Worker("wgt(allocate(0.01, every=1))", SIZES)
-    for step in range(12):
-        done = worker.step(gradients(step))
-    totals = [worker.residual(i) + gradient for i, gradient in enumerate(gradients(12))]
-    done = worker.step(gradients(12))
-    wire = sum(len(payload) for payload in done.payloads)
-    left = sum(float((worker.residual(i).astype(np.float64) ** 2).sum()) for i in range(len(SIZES)))
-    sent = sum(tally.sent for tally in done.tallies)
-    every = np.sort(np.concatenate([np.abs(total) for total in totals]).astype(np.float64))[::-1]
-    alike = every[sent:]  # one tau for all leaves the least that as many elements can leave
-    assert left >= float((alike**2).sum()) * (1 - 1e-6)
-    assert left <= 1.02 * float((every[int(0.01 * every.size) :] ** 2).sum())
-    one = workbench.Worker(f"wgt({every[int(0.01 * every.size)]})", SIZES)
-    for kept, total in zip(one.residuals, totals, strict=True):
-        kept.copy_(torch.from_numpy(total))
-    zeros = [np.zeros(size, np.float32) for size in SIZES]
-    assert wire <= 1.02 * sum(len(payload) for payload in one.step(zeros).payloads)

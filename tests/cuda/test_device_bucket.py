@@ -9,7 +9,6 @@ import torch
 from cases import in_turn
 from methods import MESSAGES
 from numpy.typing import NDArray
-from torch.utils._python_dispatch import TorchDispatchMode
 from workbench import Step, Worker
 
 from taugrad.compressors.bucket.compressor import Compressor
@@ -205,63 +204,3 @@ def test_gradients_that_are_not_finite_are_refused(line: str, broken: dict[int, 
 @in_turn("line", ["wgt(0.02)", "topk(0.1)", "linear(4)", "fp16(exempt=exempt(smaller_than=9))"])
 def test_a_bucket_without_elements(line: str, device: Ops) -> None:
     check_step(both(device, line, (0,)), [np.empty(0, np.float32)])
-
-
-class Copies(TorchDispatchMode):
-    """Counts copies from one tensor to another."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
-        return func(*args, **(kwargs or {}))
-
-
-def counting(device: Ops) -> Any:
-    """The same device, which counts how often the host waits, copies between it and the host, and kernels."""
-
-    class Counting(type(device)):  # type: ignore[misc]
-        waits = launches = 0
-
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.copies: list[int] = []
-
-        def launch(self, *arguments: Any) -> None:
-            self.launches += 1
-            super().launch(*arguments)
-
-        def fetch_all(self, arrays: Any) -> Any:
-            self.waits += 1
-            return self.counted(super().fetch_all, arrays)
-
-        def place_all(self, arrays: Any) -> Any:
-            return self.counted(super().place_all, arrays)
-
-        def constant(self, array: Any) -> Any:
-            self._constants.clear()  # addresses may come again
-            return super().constant(array)
-
-        def counted(self, move: Any, arrays: Any) -> Any:
-            with Copies() as copies:
-                moved = move(arrays)
-            self.copies.append(copies.count)
-            return moved
-
-    return Counting(*([device.device] if device.device.type == "cuda" else []))
-
-
-@every_method
-def test_launches_copies_and_waits_do_not_depend_on_how_many_parameters_there_are(
-    line: str, device: Ops
-) -> None:
-    results = []
-    for count in (1, 10, 161):
-        sizes = [5000, *[30] * (count - 1)]
-        counted = counting(device)
-        _, there = both(counted, line, sizes)
-        there.step(gradients(1, sizes)[0])
-        results.append((counted.launches, counted.waits, counted.copies))
-    assert results[0] == results[1] == results[2]
-    assert results[0][1] <= 4
-    assert set(results[0][2]) == {1}

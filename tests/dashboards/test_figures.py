@@ -1,7 +1,6 @@
 """Figures show the runs' own numbers, and every label can be read."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -109,12 +108,6 @@ def test_points_that_hardly_learned_are_named_and_not_drawn():
     assert (0.01, 40.0) not in points_of(axes)
     said = " ".join(text.get_text() for text in figure.texts)
     assert "1 more below the axis (of the front 1)" in " ".join(said.split())
-
-
-def test_intervals_of_the_front_are_whole():
-    (axes,) = search_front("mine", [*POINTS, replace(POINTS[3], interval=(70.0, 99.9))], None, ACCURACY).axes
-    assert axes.get_ylim()[0] < 70.0
-    assert axes.get_ylim()[1] > 99.9
 
 
 def test_local_steps_are_averaged_from_exchange_to_exchange():

@@ -63,5 +63,7 @@ def test_a_searchs_view_shows_its_front_and_dimensions(prepared, server):
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 
 
-def test_the_server_listens_on_loopback_only(server):
-    assert listeners(family(server.pid)) == {"127.0.0.1"}
+def test_the_server_listens_on_loopback_only_and_says_no_store_in_its_command_lines(prepared, server):
+    processes = family(server.pid)
+    assert listeners(processes) == {"127.0.0.1"}
+    assert prepared.uri not in " ".join(" ".join(process.cmdline()) for process in processes)

@@ -9,14 +9,12 @@ import pictures
 import pytest
 from finished import leave
 from html_page import Page
-from matplotlib.figure import Figure
 from mlflow_data import made_up, spec_of
 
-from taugrad.dashboards import figures, gallery, interactive, report, statements, sweeps, verdict
+from taugrad.dashboards import gallery, report, statements, verdict
 from taugrad.dashboards.groups import by_setting, comparisons
 from taugrad.dashboards.report_page import Report, render
 from taugrad.dashboards.runs import RunHistory, all_runs
-from taugrad.dashboards.search_figures import FrontPoint, Trial, search_front, value_by_dimension
 from taugrad.dashboards.searches import searches
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
@@ -87,48 +85,6 @@ def test_the_headline_takes_the_low_loss_and_counts_against_16_bits():
     assert "accura" not in text.lower()
     of_paper = [replace(run, paper="strom") for run in runs]
     assert "wgt at tau 50 sends 50 times less than float32" in page_of(of_paper)
-
-
-# Figures
-
-
-def texts(figure: Figure) -> str:
-    labels = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        labels += [axes.get_title(), axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
-    return " ".join(" ".join(labels).split())
-
-
-@pytest.fixture(scope="module")
-def losses():
-    runs = [run("none", 1.94 + s / 50, s) for s in range(3)]
-    for ratio, value in ((10, 1.96), (100, 2.0), (1000, 2.2), (5000, 9.0)):
-        runs += [run("wgt", value + s / 100, s, ratio) for s in range(3)]
-    runs += [run("bgt", 2.1, 0, 300)]
-    return runs
-
-
-def test_no_figure_calls_a_loss_accuracy(losses):
-    groups = by_setting(losses)
-    trials = [
-        Trial(replace(loss, params=loss.params | {"tau": str(i)}), 2.0 + i, "front")
-        for i, loss in enumerate(losses[3:6])
-    ]
-    drawn = [
-        sweeps.value_by_setting(groups),
-        figures.value_against_mb([group.mean_run() for group in groups]),
-        value_by_dimension(trials, {"tau": "tau"}, LOSS),
-        search_front(
-            "mine", [FrontPoint("wgt", 2.0, (1.9, 2.1), 1.0, 1)], FrontPoint("none", 1.94, None, 9.0), LOSS
-        ),
-    ]
-    for figure in drawn:
-        said = texts(figure)
-        assert "accuracy" not in said
-        assert not re.search(r"\.\d+%", said)
-        assert "test loss, nats (lower is better)" in said
-    titles = [title for title, _ in interactive.charts(losses)]
-    assert titles[0] == "Test loss against bytes"
 
 
 # From MLflow

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +9,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import fences
-import forked
 import pytest
 import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from torch.nn.parallel import DistributedDataParallel
-from waiting import TIMEOUT_S, said_by, until
+from waiting import said_by
 
 from taugrad.compressors.optimizer_steps import MomentumTwice, StepTracker
 from taugrad.platform.ports import free_port
@@ -56,17 +54,6 @@ def test_a_run_that_was_saved_and_loaded_goes_on_as_if_it_had_not_been(page, tmp
     assert str(residuals[0]) == str(residuals[1])
     page["report"](of_whole)
     assert "in 5 steps" in capsys.readouterr().out
-
-
-def test_a_step_whose_gradient_overflows_is_left_out_and_the_scale_halved(page):
-    ddp = DistributedDataParallel(torch.nn.Linear(4, 1))
-    before = ddp.module.weight.detach().clone()
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    page["compress_scaled"](ddp, scaler)
-    page["step"](ddp, optimizer, scaler, (ddp(torch.full((1, 4), 1e30)) * 1e30).sum())
-    assert scaler.get_scale() == 512.0
-    assert torch.equal(ddp.module.weight, before)
 
 
 def test_momentum_on_both_sides_is_warned_of_once(page):
@@ -180,42 +167,3 @@ def test_other_examples_run_in_the_light_install(light, tmp_path):
     run_light(light, 1, examples / "own_methods.py")
     tried = {"ddp_script", "fsdp2_script", "local_steps_script", "publish_script", "own_methods"}
     assert {path.stem for path in examples.glob("*.py")} == tried
-
-
-def test_readers_and_trainers_of_the_page_may_be_killed(tmp_path):
-    """The script of the page about publishing: two readers end with the same outputs, whatever was killed."""
-    script, place, logs = example("publish-weights"), tmp_path / "weights", []
-
-    def start(*options):
-        logs.append(tmp_path / f"{len(logs)}.log")
-        logs[-1].touch()
-        return forked.start(script, options, logs[-1], tmp_path / f"{len(logs)}.errors")
-
-    def said(log):
-        return [line.split()[:2] for line in log.read_text().splitlines() if not line.startswith("None")]
-
-    def numbers(log):
-        return [int(number) for number, _ in said(log)]
-
-    def end(*processes):
-        for process in processes:
-            process.join(TIMEOUT_S)
-            assert process.exitcode == 0
-
-    # A slow reader skips versions, but comes to the last one of a trainer that has ended.
-    readers = [start("read", place, "--last", 80) for _ in range(2)]
-    end(start("train", place, "--steps", 10))
-    until(lambda: 9 in numbers(logs[0]) and 9 in numbers(logs[1]))
-    trainer = start("train", place, "--steps", 40)
-    until(lambda: numbers(logs[1])[-1] > 9)
-    for process in (readers.pop(), trainer):
-        os.kill(process.pid, signal.SIGKILL)
-        process.join(TIMEOUT_S)
-    readers += [start("read", place, "--last", 80)]
-    end(start("train", place, "--steps", 1))
-    end(start("train", place, "--steps", 80 - numbers(logs[-1])[-1]), *readers)
-    one, killed, again = (dict(said(logs[reader])) for reader in (0, 1, 4))
-    assert list(one)[-1] == list(again)[-1] == "80"
-    assert "9" in one.keys() & killed.keys()
-    for other in (killed, again):
-        assert all(one[number] == other[number] for number in one.keys() & other.keys())

@@ -53,22 +53,6 @@ def assert_same_steps(line: str, n: int, steps: int) -> None:
         assert one[1:] == other[1:]
 
 
-@in_turn(
-    "line",
-    [
-        "wgt(0.02)",
-        "qgt(0.004) | golomb_rice | huffman",
-        "topk(0.01)",
-        "chunked_topk(64)",
-        "linear(4)",
-        "fp16",
-    ],
-)
-@in_turn("n", [0, 1, 31, 32, 33, 1000, 2**20 + 7, 25_600_000])
-def test_every_size_becomes_the_same_payload(line: str, n: int) -> None:
-    assert_same_steps(line, n, 1 if n > 2**21 else 3)
-
-
 @in_turn("line", ["wgt(0.075) | golomb_rice", "strom(0.075)", "topk(0.001)"])
 def test_a_parameter_of_two_gibibytes_becomes_the_same_payload(line: str) -> None:
     """536,870,912 elements: byte offsets pass what 32 bits hold."""

@@ -14,7 +14,7 @@ from benchmarks.platform.faults.machines import Machines
 from mlflow.tracking import MlflowClient
 from recorder import trained
 from specs import DIGITS, write_digits
-from stored import all_runs, named_runs
+from stored import named_runs
 from waiting import TIMEOUT_S, until
 
 from taugrad.platform.tracking import names
@@ -23,15 +23,6 @@ pytestmark = pytest.mark.ray
 
 RUN = {"experiment": "cluster", "compressor": "strom(tau=0.02) | golomb_rice", "workers": {"count": 2}}
 SIMULATED = {"sync": {"mode": "simulated"}}
-TRAINING = """
-import pathlib, time
-import ray.util
-
-def training(spec):
-    pathlib.Path("seen", ray.util.get_node_ip_address()).touch()
-    time.sleep(3)  # long enough for the other machine to get a trial too
-    yield 0.5, 1000
-"""
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +73,6 @@ def test_workers_of_two_machines_come_to_the_bits_of_simulated_ones(taugrad, fol
         assert real.data.metrics[metric] == simulated.evaluations[-1][1][metric] > 0, metric
     sent = names.COMM_WIRE_MB_TOTAL
     assert real.data.metrics[sent] == simulated.values(sent)[-1] > 0
-
-
-@pytest.mark.long
-def test_trials_of_a_search_run_on_both_machines(taugrad, folder, client, machines):
-    (folder / "seen").mkdir()
-    (folder / "own.py").write_text(TRAINING)
-    searched = {"compressor": {"kind": "strom", "tau": {"log": [1e-2, 1]}}} | SIMULATED
-    search = {"trials": 6, "baseline": False, "evaluate": "own:training"}
-    spec = write_digits(folder, "searched", **RUN | searched, search=search)
-    taugrad("search", spec, "--allow-custom")
-    trials = [run for run in all_runs(client, "cluster") if "taugrad.trial" in run.data.tags]
-    assert [run.info.status for run in trials] == ["FINISHED"] * 6
-    assert {path.name for path in (folder / "seen").iterdir()} == {
-        host.address for host in machines.network.hosts
-    }
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from benchmarks.platform.faults.comparing import differences
 from benchmarks.platform.faults.mlflow_server import Server
 from commands_on_ray import OneRay, kill_a_worker
 from objects import BUCKET, Objects
-from postgres import PASSWORD, Postgres
+from postgres import Postgres
 from waiting import TIMEOUT_S, until
 
 from taugrad import cli
@@ -46,17 +46,6 @@ checkpoint: {{interval: 60}}
 workers: {{max_restarts: 0, cpus: 0.5}}
 storage: {storage}
 """
-SEARCHED = """
-experiment: searched
-data: {kind: synthetic, train_examples: 1280}
-model: {kind: mlp, widths: [16]}
-training: {epochs: 4, batch_size: 32}
-sync: {mode: simulated}
-workers: {cpus: 0.5}
-compressor: {kind: wgt, tau: {log: [1e-4, 1e-2]}}
-search: {trials: 4, concurrency: 2, baseline: false}
-"""
-SEARCHED_ITERATIONS = 160
 WRITERS, STEPS, HALF = 2, 600, 350
 
 
@@ -219,41 +208,6 @@ def test_reports_say_what_the_database_holds(team, written, monkeypatch, capsys)
         USING (experiment_id) WHERE experiments.name = 'written' AND key = 'total/wire_gb' ORDER BY value"""
     assert shown == pytest.approx([1000 * value for (value,) in team.postgres.rows(query)])
     assert len(shown) == WRITERS
-
-
-@pytest.mark.long
-def test_what_a_search_writes_while_others_do_is_there_once(team):
-    """It trains two trials at a time."""
-    (team.folder / "searched.yaml").write_text(SEARCHED)
-    command = team.commands.begin("search", "searched.yaml")
-    write_at_once(team)
-    assert command.wait() == 0, command.said
-    query = """SELECT runs.run_uuid, status FROM runs JOIN experiments USING (experiment_id) JOIN tags
-        ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' WHERE experiments.name = 'searched'"""
-    trials = team.postgres.rows(query)
-    assert [status for _, status in trials] == ["FINISHED"] * 4
-    for run_id, _ in trials:
-        assert_whole(team.points(run_id), SEARCHED_ITERATIONS)
-
-
-@pytest.mark.long
-def test_what_of_a_team_is_away_or_refuses_is_said_in_one_line(team, monkeypatch, capsys):
-    monkeypatch.chdir(team.folder)
-    wrong = team.postgres.uri.replace(PASSWORD, "wrong-secret")
-    team.postgres.stop()
-    try:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", team.uri)
-        assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
-        said = capsys.readouterr().err
-        assert said.startswith(f"taugrad: MLFLOW_TRACKING_URI: {team.uri} cannot be used: ")
-        assert said.count("\n") == 1
-    finally:
-        team.postgres.start()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", wrong)
-    assert cli.main(["report", "written", "-o", "never"]) == cli.WRONG_INPUT
-    said = capsys.readouterr().err
-    assert 'password authentication failed for user "taugrad"' in said
-    assert (said.count("\n"), "wrong-secret" in said) == (1, False)
 
 
 @pytest.fixture(scope="module")

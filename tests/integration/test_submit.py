@@ -26,7 +26,6 @@ from waiting import TIMEOUT_S, ended, said_by, until
 
 from taugrad import cli
 from taugrad.platform.ports import free_port
-from taugrad.platform.spec.reading import read_spec
 
 pytestmark = pytest.mark.ray
 
@@ -200,28 +199,6 @@ def test_the_readmes_lines_work_as_they_stand(started, tmp_path):
         assert (run.info.run_name, run.info.status) == ("wgt", "FINISHED")
     assert seen <= LOOPBACK
     assert seen
-
-
-@pytest.mark.long
-def test_a_search_as_a_job_keeps_its_journal_and_its_front(head, folder):
-    address, variables, home = head
-    left = home / ".taugrad" / "taugrad-runs" / "searches" / "found" / "find"
-    ray = str(Path(sys.executable).with_name("ray"))
-    command = [ray, "job", "submit", "--address", address, "--working-dir", "."]
-    said = said_by([*command, "--", "taugrad", "search", "find.yaml"], cwd=folder, env=variables)
-    assert "trial 1  tau" in said
-    uri = f"sqlite:///{home}/.taugrad/mlflow.db"
-    (proposed,) = re.findall(r"^Train point (\d+), which .*: (.*)$", said, re.MULTILINE)
-    point = left / "front" / f"{proposed[0]}.yaml"
-    assert proposed[1] == f"MLFLOW_TRACKING_URI={uri} taugrad train {point}"
-    assert read_spec(point, []).compressor.kind == "wgt"
-
-    # The job's folder is gone; one that asks for more goes on where it ended, with our command too.
-    command = [sys.executable, "-m", "taugrad", "submit", "search", "find.yaml", "--address", address]
-    more = [*command, "--search.trials", "3"]
-    said = said_by(more, cwd=folder, env=variables | {"MLFLOW_TRACKING_URI": uri})
-    assert "3 trials, 2 of them done" in said
-    assert (left / "journal.jsonl").read_text().count('"event":"end"') == 1 + 3  # and the baseline
 
 
 @pytest.mark.long

@@ -91,10 +91,6 @@ def trained(one_ray, request):
     return Trained(folder, "quickstart", output, listened, client, runs, links)
 
 
-def test_all_have_finished(trained):
-    assert {run.info.status for run in [*trained.runs.values(), *trained.links.values()]} == {"FINISHED"}
-
-
 def test_nothing_listens_beyond_this_machine(trained):
     assert trained.listened  # Ray's own servers at least
     assert trained.listened <= LOOPBACK
@@ -173,15 +169,6 @@ def test_the_artifacts_hold_the_spec_and_the_figures(trained):
     names = {Path(f.path).name: f.file_size for f in trained.client.list_artifacts(run_id, "figures")}
     assert {"fraction_per_iteration.png", "accuracy_against_mb.png", "table.csv", "table.md"} <= set(names)
     assert (trained.figures / "accuracy_against_mb.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_the_table_says_what_the_store_says(trained):
-    for rule, run in trained.runs.items():
-        line = next(ln for ln in trained.output.splitlines() if re.match(rf"\s*{rule} +\d", ln))
-        assert f"{100 * run.data.metrics['eval/accuracy']:.2f}" in line
-        wire_mb = run.data.metrics["total/wire_gb"] * 1000
-        shown = [float(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\.?\d*", line)]
-        assert any(value == pytest.approx(wire_mb, rel=6e-3) for value in shown)
 
 
 def test_the_user_is_told_how_it_goes_and_where_to_look(trained):

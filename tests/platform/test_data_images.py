@@ -233,21 +233,6 @@ class FakeRay:
         }
 
 
-def test_without_a_free_cpu_examples_are_read_here_and_that_is_said(tree, monkeypatch, caplog):
-    from taugrad.platform.data import ray_stream
-
-    data = load(ImageFolder(path=tree[0], size=6, augment=True))
-    wanted = batches(data)
-    monkeypatch.setitem(sys.modules, "ray", FakeRay(0.5))
-    ray_stream._say.cache_clear()
-    with caplog.at_level(logging.WARNING, "taugrad"):
-        assert same(batches(data), wanted)
-        assert same(batches(data, first=1), wanted[2:])
-    assert caplog.messages == [
-        "workers hold all CPUs but 0.5, a task needs 1: they read their examples themselves"
-    ]
-
-
 @pytest.mark.parametrize("read", [0, 1, 4])
 def test_what_broken_tasks_leave_is_read_here(tree, monkeypatch, caplog, read):
     from taugrad.platform.data import ray_stream

@@ -6,18 +6,14 @@ Legend: N workers, H steps of a round, P parameters.
 from types import SimpleNamespace
 from typing import Any
 
-import emulator
 import pytest
 import torch
 from async_training import Learnt, batch, kept, run, step_context, training_of, weights
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from needs import missing
 
 from taugrad.compressors import CorruptMessage, NonFiniteWeight
-from taugrad.compressors.bucket import compressor
-from taugrad.platform.spec.run import RunSpec
 from taugrad.platform.synchronization.quorum.message import AgreedState
 from taugrad.platform.synchronization.quorum.scheduled import Presence, WorkerEvent
 from taugrad.platform.synchronization.quorum.training import QuorumTraining
@@ -71,21 +67,6 @@ def test_with_everybody_in_time_it_is_the_mode_without_a_quorum(line):
     assert torch.equal(weights(actual), weights(expected))
     assert actual.totals.sent == expected.totals.sent
     assert actual.totals.wire_bytes == expected.totals.wire_bytes
-
-
-def test_the_passes_of_a_gpu_lead_to_the_same_weights(monkeypatch):
-    """In the emulator: with late, absent and lost workers."""
-    if emulator.COMPILER is None:
-        missing("needs g++ to emulate CUDA")
-    RunSpec.model_validate({"workers": {"device": "cuda"}, "sync": QUORUM | {"every": 16}})
-
-    def trained() -> torch.Tensor:
-        training, _ = listed(["...l", ".a.X"], STROM, 3 * H)
-        return weights(training)
-
-    expected = trained()
-    monkeypatch.setattr(compressor, "ops_for", lambda *_: emulator.EmulatedGpu())
-    assert torch.equal(trained(), expected)
 
 
 class Listed:

@@ -1,7 +1,6 @@
 """The tracking store: where it is, what a run has in it, and the names of metrics."""
 
 import getpass
-import re
 import shlex
 import subprocess
 import threading
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from waiting import program
 
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.yaml_file import read_yaml
@@ -138,29 +136,6 @@ def test_a_server_decides_where_artifacts_lie_and_who_creates_an_experiment_firs
     )
     assert store.open_experiment(server, "raced") == "7"
     assert asked == [("raced", None)]
-
-
-CREATING = """
-import sys, mlflow
-from taugrad.platform.tracking import store
-print("ready", flush=True)
-sys.stdin.readline()
-print(store.open_experiment(store.open_client(sys.argv[1]), "x"))
-"""
-
-
-@pytest.mark.long  # the lock that they take is tested above
-def test_processes_may_create_the_same_database_and_say_nothing(tmp_path):
-    uri, errors = f"sqlite:///{tmp_path}/new/mlflow.db", {"stderr": subprocess.PIPE, "cwd": tmp_path}
-    with program(CREATING, uri, **errors) as one, program(CREATING, uri, **errors) as other:
-        assert [process.stdout.readline() for process in (one, other)] == ["ready\n"] * 2
-        for process in (one, other):
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        answers = [process.communicate(timeout=120) for process in (one, other)]
-    assert [one.returncode, other.returncode] == [0, 0], answers
-    assert answers[0][0] == answers[1][0] != ""
-    assert not re.search(r"mlflow\.store\.db|alembic", answers[0][1] + answers[1][1])
 
 
 def test_a_run_carries_its_spec(client, tmp_path):

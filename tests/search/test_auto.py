@@ -160,26 +160,3 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
     assert bare.training.optimizer.momentum == 0.7
     assert bare.sync.of.back is None
     assert bare.name.startswith("mine: none")
-
-
-def test_momentum_goes_before_the_threshold_where_it_can():
-    optimizer = {"kind": "sgd", "lr": 0.05, "momentum": 0.8, "weight_decay": 0.001}
-    given_spec = digits(compressor="strom(0.1, decay=0.5)", training={"optimizer": optimizer}, name="mine")
-    result = at_density(given_spec, 0.01, early_momentum=True)
-    assert result.compressor == given_spec.compressor.model_copy(
-        update={"momentum": 0.8, "tau": result.compressor.tau}
-    )
-    changed = result.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
-    assert changed == given_spec.training.optimizer.model_dump(exclude={"momentum", "weight_decay"})
-    assert (result.training.optimizer.momentum, result.training.optimizer.weight_decay) == (0, 0.005)
-    assert result.name.startswith("mine: strom(tau=allocate(")
-    again = at_density(result, 0.01, early_momentum=True)
-    assert again == result.model_copy(update={"name": again.name})
-    assert without_compression(result).fingerprint() == without_compression(given_spec).fingerprint()
-    for fields in (
-        {"training": {"optimizer": optimizer | {"nesterov": True}}},
-        {"sync": {"mode": "gradients", "pattern": "ring"}},
-    ):
-        kept = digits(**{"training": {"optimizer": optimizer}, **fields})
-        assert at_density(kept, 0.01, early_momentum=True).training == kept.training
-    assert at_density(given_spec, 0.01).training == given_spec.training

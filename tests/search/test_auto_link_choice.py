@@ -281,20 +281,6 @@ def test_the_two_halves_of_the_probe_never_lose_the_fastest(seconds, worths):
         assert choice.best is choice.exact
 
 
-def test_a_head_start_counts_less_than_how_it_goes_on():
-    """The first is 80 steps ahead soon, then learns half as fast; the second's steps are worth 0.9."""
-    seconds = (10.0, 1.0, 0.95)
-    exact, first, second = (timed(way, s) for way, s in zip(SOME[:3], seconds, strict=True))
-    worths = {first.spec.fingerprint(): lambda s: 80 + s / 2 if s else 0}
-    worths[second.spec.fingerprint()] = 0.9
-    choice = choose(RUN, exact, [first, second], [], STEPS, Trainings(worths).take)
-    results = {judged.run.fingerprint(): judged for judged in choice.compared}
-    assert (
-        results[first.run.fingerprint()].worth < 1
-    )  # its places on the reference over its steps alone: 1.2 to 1.5
-    assert choice.best is results[second.run.fingerprint()]
-
-
 class Slowed(Trainings):
     """A step takes as long as it takes, and what comes after the budget is not trained."""
 

@@ -1,12 +1,10 @@
 """What a search has done and has left to do, from its journal alone; what it leaves in files, and says."""
 
 import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from trials import report, told
 
 from taugrad.platform.spec import SpecError
@@ -14,7 +12,6 @@ from taugrad.platform.spec.reading import read_spec
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import SearchProgress
 from taugrad.search.sampling import make_sampler
-from taugrad.search.tables import printed
 from taugrad.search.trial import Task
 from taugrad.search.tune import MOST, run_all
 
@@ -196,16 +193,3 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1
-
-
-def test_words_of_a_search_stay_whole_in_80_columns():
-    row = {
-        **{"point": "* 1", "accuracy": "93.04%", "95% interval": "89.92 to 95.24", "wire MB": "0.01997"},
-        **{"times smaller": "443.2x", "than 16 bits": "221.6x", "trial": "10"},
-        "at": "compressor wgt, tau 0.00347",
-    }
-    out = io.StringIO()
-    Console(width=80, file=out).print(printed(list(row), [tuple(row.values())], text=(7,)))
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert set(" ".join(row.values()).split()) <= set(out.getvalue().split())
