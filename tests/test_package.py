@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from waiting import ended, said_by
+from waiting import said_by
 
 ROOT = Path(__file__).parents[1]
 EXPECTED = [
@@ -80,44 +80,3 @@ def test_help_of_each_command_needs_none_of_the_heavy_packages():
         "assert not heavy, heavy"
     )
     assert "usage: taugrad train" in said_by([sys.executable, "-c", code])
-
-
-LIGHT = """
-import os, sys, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from taugrad.compressors import compress_gradients
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-ddp = DistributedDataParallel(torch.nn.Linear(20, 4))
-state = compress_gradients(ddp, "strom(density(0.1), momentum=0.9) | golomb_rice")
-optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-for _ in range(5):
-    optimizer.zero_grad()
-    ddp(torch.randn(8, 20)).square().mean().backward()
-    optimizer.step()
-heavy = {"ray", "mlflow", "pandas", "matplotlib", "optuna", "plotly"} & set(sys.modules)
-print(state.totals.steps, state.totals.wire_bytes > 0, heavy)
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.long
-def test_a_light_install_trains_and_says_what_commands_need(built, tmp_path):
-    (wheel,) = built.glob("*.whl")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    options = {"cwd": tmp_path, "env": environment}
-    said_by([sys.executable, "-m", "venv", tmp_path / "bare"])
-    python = tmp_path / "bare" / "bin" / "python"
-    constraints = ROOT / "constraints.txt"
-    said_by([python, "-m", "pip", "install", "-q", "-c", constraints, wheel], **options, timeout=600)
-    installed = said_by([python, "-m", "pip", "list"], **options).lower()
-    assert not {"ray", "mlflow", "optuna", "plotly", "pandas"} & set(installed.split())
-    (tmp_path / "script.py").write_text(LIGHT)
-    run = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py"]
-    assert said_by(run, **options).split("\n")[:2] == ["5 True set()"] * 2
-    answer = ended([python.with_name("taugrad"), "train", "spec.yaml"], **options)
-    assert answer.returncode == 2
-    assert answer.stderr == (
-        "taugrad: ray is not installed, which commands need beside the library; "
-        "pip install 'taugrad[platform]'\n"
-    )

@@ -1,4 +1,4 @@
-"""What a worker keeps back: what did not arrive returns, and nothing is lost by another aim."""
+"""What a worker keeps back: what did not arrive returns."""
 
 from typing import Any
 

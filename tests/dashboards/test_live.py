@@ -71,15 +71,6 @@ def test_a_log_is_never_silent_for_long():
     assert 15 < max(gaps) <= MOST_S
 
 
-def test_a_log_is_told_what_is_waited_for_after_three_seconds():
-    """A stage that is over sooner is not worth a line."""
-    log = Log()
-    assert log.go_on(2, StatusUpdate(stages=["starting the workers"])) == []
-    assert log.go_on(2, StatusUpdate(stages=["reading the data"])) == []
-    assert log.go_on(4, StatusUpdate(stages=["first iteration"])) == ["gpt  first iteration \u2026"]
-    assert log.go_on(10, StatusUpdate(progress(1), stages=[TRAINING])) == []
-
-
 def test_a_terminal_keeps_the_last_line_of_a_run_that_has_ended():
     """What ends it (metrics are sent, workers end) is shown, but is no result."""
     console = Console(force_terminal=True, width=200, file=io.StringIO())

@@ -14,7 +14,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from torch.nn.parallel import DistributedDataParallel
-from waiting import said_by
+from waiting import ended, said_by
 
 from taugrad.compressors.optimizer_steps import MomentumTwice, StepTracker
 from taugrad.platform.ports import free_port
@@ -124,10 +124,16 @@ def run_light(python, workers, script, *options) -> str:
         return first
 
 
-def test_the_light_install_has_none_of_the_platforms_packages(light):
+def test_the_light_install_has_none_of_the_platforms_packages_and_commands_say_so(light):
     platform = ("ray", "mlflow", "optuna", "sklearn", "matplotlib", "plotly", "scipy", "rich", "pyarrow")
     code = f"import importlib.util as u; print([name for name in {platform} if u.find_spec(name)])"
     assert said_by([light, "-I", "-c", code]).strip() == "[]"
+    answer = ended([light, "-I", "-m", "taugrad", "train", "spec.yaml"])
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "taugrad: ray is not installed, which commands need beside the library; "
+        "pip install 'taugrad[platform]'\n"
+    )
 
 
 def example(page: str) -> Path:

@@ -171,16 +171,6 @@ def test_the_artifacts_hold_the_spec_and_the_figures(trained):
     assert (trained.figures / "accuracy_against_mb.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_the_user_is_told_how_it_goes_and_where_to_look(trained):
-    last, of = trained.epochs, trained.iterations
-    epoch = rf"wgt +epoch +{last}/{last} +iteration +{of}/{of} +loss \d+\.\d+ "
-    shares = r"+accuracy +\d+\.\d+% +fraction +\d+\.\d+% +"
-    assert re.search(epoch + shares + r"\d+\.\d+ MB sent +0:00 left", trained.output)
-    assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in trained.output
-    assert f"taugrad-runs/figures/{trained.experiment}" in trained.output
-    assert "WARNING" not in trained.output
-
-
 def test_real_workers_leave_a_timeline_and_its_picture(trained, tmp_path):
     client = trained.client
     for name, run in {**trained.runs, **trained.links}.items():
