@@ -26,11 +26,11 @@ from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
 from .exchange.agreement import described, description, flattened, require_agreement
 from .exchange.keys import require_long_enough
-from .exchange.local_rounds import FormerModel, LocalRounds, LocalWorker, fragments_of, on_host
+from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
+from .exchange.lockstep import run
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.patterns.base import Setting
 from .exchange.resizing import model_of, ranks_together, require_same_worker
-from .exchange.runner import Runner
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
 from .exchange.tensors import (
@@ -40,6 +40,7 @@ from .exchange.tensors import (
     local_tensor,
     require_sendable,
 )
+from .exchange.worker_group import WorkerGroup
 from .methods import Method, read_config
 from .methods.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
@@ -174,9 +175,9 @@ class LocalSteps:
         require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
         elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
         carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
-        runner = Runner.of_process(carrier, weights[0].device, group)
-        runner.broadcast([*weights, *self._others.values(), *began.values()])
-        placed, self._rank = None, dist.get_rank(group)
+        worker_group, self._rank = WorkerGroup(carrier, weights[0].device, group), carrier.rank
+        worker_group.broadcast([*weights, *self._others.values(), *began.values()])
+        placed = None
         if pattern == "hierarchical":
             placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
         dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
@@ -187,20 +188,20 @@ class LocalSteps:
         threads = torch.get_num_threads() if threads is None else threads
         setting = Setting(names, [weight.float() for weight in agreed], self._rank, self.workers, threads)
         self._rounds = LocalRounds(
-            runner,
+            worker_group,
             setting,
             parts,
             (self.method, downlink),
             self._fields,
             float(every or every_examples or 0),
-            agreed,
-            {name: buffer.clone() for name, buffer in began.items()},
-            [LocalWorker(list(self._parameters.values()), model if buffers else None)],
+            Agreed.begin(agreed, began, self._fields),
+            list(self._parameters.values()),
+            model if buffers else None,
             placed,
         )
         if exchange == "weights":
             note = WeakMethod(self._rounds.note_squares)
-            handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now(0))
+            handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now())
             finalize(self, handle.remove)
         self._elements = sum(weight.numel() for weight in weights)
         self.last_step, self._before_last = Step(), Totals()
@@ -244,8 +245,9 @@ class LocalSteps:
             raise ValueError(f"examples = {examples}: must be a number of at least 0")
         self._before_last = self.totals
         self.last_step = Step(steps=1, elements=self._elements)
-        amount = 1.0 if examples is None or not self._by_examples else float(examples)
-        return self._rounds.advance(self.last_step, amount, () if examples is None else (float(examples),))
+        learned = None if examples is None else float(examples)
+        amount = learned if learned is not None and self._by_examples else 1.0
+        return run(self._rounds.advance(self.last_step, amount, learned))
 
     def _require_all_exchanged(self) -> None:
         for optimizer in self._optimizers:
@@ -265,7 +267,8 @@ class LocalSteps:
 
         All workers must call this after equally many exchanges. Raises as `step` does.
         """
-        self._rounds.finish(self.last_step, weighted=bool(self._weighted), every_fragment=self._by_examples)
+        weighted = bool(self._weighted)
+        run(self._rounds.finish(self.last_step, weighted=weighted, every_fragment=self._by_examples))
 
     @property
     def is_first_worker(self) -> bool:
@@ -289,8 +292,8 @@ class LocalSteps:
         weights = self._weights
         kept = [on_host(weight) if self._fields.offload else weight.clone() for weight in weights]
         buffers = {name: buffer.clone() for name, buffer in buffers_of(self._model).items()}
-        copy_into(weights, self._rounds.agreed)
-        load_buffers(self._model, self._rounds.agreed_buffers)
+        copy_into(weights, self._rounds.agreed.weights)
+        load_buffers(self._model, self._rounds.agreed.buffers)
         try:
             yield
         finally:
@@ -307,11 +310,11 @@ class LocalSteps:
             "version": _VERSION,
             "rank": self._rank,
             "workers": self.workers,
-            "agreed": dict(zip(self._parameters, self._rounds.agreed, strict=True)),
+            "agreed": dict(zip(self._parameters, self._rounds.agreed.weights, strict=True)),
             "own": dict(zip(self._parameters, self._weights, strict=True)),
             "others": dict(self._others),
             "buffers": buffers_of(self._model),
-            "agreed_buffers": dict(self._rounds.agreed_buffers),
+            "agreed_buffers": dict(self._rounds.agreed.buffers),
             "shared": self._rounds.shared_state(),
             "rounds": self._rounds.worker_state(),
             "totals": self.totals.state_dict(),
@@ -362,13 +365,13 @@ class LocalSteps:
             former, own, shared = [], states[0], states[0]
         rounds = self._rounds
         rounds.load_shared(shared["shared"])
-        agreed = dict(zip(self._parameters, rounds.agreed, strict=True))
+        agreed = dict(zip(self._parameters, rounds.agreed.weights, strict=True))
         if not reshard:
             rounds.load_worker_state(own["rounds"])
         for kind, tensors in (("own", weights), ("agreed", agreed), ("others", self._others)):
             copy_into(tensors.values(), [own[kind][name] for name in tensors])
         load_buffers(self._model, own["buffers"])
-        rounds.agreed_buffers = {name: buffer.clone() for name, buffer in own["agreed_buffers"].items()}
+        rounds.agreed.buffers = {name: buffer.clone() for name, buffer in own["agreed_buffers"].items()}
         if reshard:
             models = [FormerModel([saved["own"][name] for name in weights]) for saved in former]
             rounds.reshard([saved["rounds"] for saved in former], models)

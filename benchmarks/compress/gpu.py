@@ -24,9 +24,10 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.ledger import Step
-from taugrad.compressors.exchange.local_rounds import LocalRounds, LocalWorker, on_host
+from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
+from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.base import Context
 from taugrad.compressors.methods.local import LocalFields
@@ -272,23 +273,26 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
     data = torch.randn(64, width, device=arena.device)
     models = [nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))) for _ in range(2)]
     optimizers = [torch.optim.AdamW(model.to(arena.device).parameters()) for model in models]
-    rounds, weights = None, [parameter.detach().view(-1) for parameter in models[0].parameters()]
+    rounds, weights = (
+        list[LocalRounds](),
+        [parameter.detach().view(-1) for parameter in models[0].parameters()],
+    )
     if offload is not None:
         fields = LocalFields(outer=Outer(lr=0.7, momentum=0.9, nesterov=True), offload=offload)
         agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
-        names, runner = [str(ordinal) for ordinal in range(len(agreed))], Runner.simulated(2)
+        names, parts = [str(ordinal) for ordinal in range(len(agreed))], [range(len(agreed))]
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
-        setting, parts = Setting(names, agreed, 0, 2), [range(len(agreed))]
-        workers = [LocalWorker(list(model.parameters())) for model in models]
-        rounds = LocalRounds(runner, setting, parts, methods, fields, 2, agreed, {}, workers)
+        begun = Agreed.begin(agreed, {}, fields)
+        for group, model in zip(WorkerGroup.simulated(2), models, strict=True):
+            setting, parameters = Setting(names, agreed, group.rank, 2), list(model.parameters())
+            rounds.append(LocalRounds(group, setting, parts, methods, fields, 2, begun, parameters))
     torch.cuda.reset_peak_memory_stats()
     for _ in range(4):
         for model, optimizer in zip(models, optimizers, strict=True):
             model(data).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        if rounds is not None:
-            rounds.advance(Step())
+        run_lockstep([worker.advance(Step()) for worker in rounds])
     return torch.cuda.max_memory_allocated()
 
 

@@ -14,10 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, Step, compress_replicas, compressed_allgather
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.lockstep import run
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Sharded
-from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
 
@@ -87,32 +87,33 @@ def timed(model: nn.Module, drawn: list[Any], steps: int) -> list[float]:
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     """The same of exchanges through owners of a part each."""
-    runner = Runner.of_process(connected(most_bytes=most_bytes_of(elements)), torch.device("cpu"))
+    carrier = connected(most_bytes=most_bytes_of(elements))
     torch.manual_seed(0)
     weights = list(Given(elements).weights)
     setting = Setting(
         [str(layer) for layer in range(len(weights))],
         [torch.zeros(weight.numel()) for weight in weights],
         rank=dist.get_rank(),
-        workers=runner.workers,
+        workers=carrier.workers,
     )
     method = read_config(line)
-    pattern = Sharded(method, method, setting, owners=runner.workers)
-    averaging = Averaging(runner, [pattern], setting.names)
+    pattern = Sharded(method, method, setting, owners=carrier.workers)
+    averaging = Averaging(carrier, pattern, setting.names)
     drawn = drawn_gradients(weights)
-    seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(runner.workers)
+    seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(carrier.workers)
     for step in range(-WARM_UP, steps):
         gradients = [gradient.flatten().clone() for gradient in drawn[step % DRAWN]]
         if step == 0:
-            traffic = Traffic(runner.workers)
+            traffic = Traffic(carrier.workers)
         dist.barrier()
         started = perf_counter()
-        averaging.finish(averaging.run([averaging.begin(0, gradients)]), Step(), traffic)
+        averaging.finish(run(averaging.complete(averaging.begin(gradients))), Step(), traffic)
         if step >= 0:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     links = torch.from_numpy(traffic.link_bytes / steps)
     dist.all_reduce(links)
+    carrier.close()
     return {"seconds": seconds.tolist(), "message": [], "links": links.tolist()}
 
 

@@ -26,9 +26,10 @@ from torch.nn.functional import cross_entropy
 
 from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.methods import read_config
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
@@ -120,14 +121,13 @@ class Training:
         rate = {"lr": 6e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
         self.inner = [torch.optim.AdamW(model.parameters(), **rate) for model in self.models]  # type: ignore[arg-type]
         self.outer = torch.optim.SGD(self.base, way.lr, way.momentum, nesterov=way.momentum > 0)
-        self.traffic, self.averaging = Traffic(WORKERS), None
+        self.traffic, self.averagings = Traffic(WORKERS), list[Averaging]()
         if way.method is not None:
             like = [parameter.view(-1) for parameter in self.base]
             method, threads = read_config(way.method), torch.get_num_threads()
-            patterns = [
-                AllGather(method, Setting(names, like, rank, WORKERS, threads)) for rank in range(WORKERS)
-            ]
-            self.averaging = Averaging(Runner.simulated(WORKERS), patterns, names)
+            for carrier in in_memory(WORKERS):
+                pattern = AllGather(method, Setting(names, like, carrier.rank, WORKERS, threads))
+                self.averagings.append(Averaging(carrier, pattern, names))
         self.sent = 0
         """Bytes that a worker has sent."""
 
@@ -157,22 +157,21 @@ class Training:
 
     def _starts(self, rank: int) -> list[Tensor]:
         """What a worker goes on from: the agreed weights, and a part of what it has not sent yet."""
-        assert self.averaging is not None
         if not self.way.unsent:
             return self.base
-        unsent = zip(self.base, self.averaging.patterns[rank].unsent(), strict=True)
+        unsent = zip(self.base, self.averagings[rank].pattern.unsent(), strict=True)
         return [base - self.way.unsent * kept.view_as(base) for base, kept in unsent]
 
     @torch.no_grad()
     def _agree_on_weights(self) -> None:
         """The mean of what workers have moved, through the outer optimizer."""
-        assert self.averaging is not None
-        pending = []
-        for rank, model in enumerate(self.models):
+        exchanges, step = [], Step()
+        for rank, (model, averaging) in enumerate(zip(self.models, self.averagings, strict=True)):
             moved = zip(self._starts(rank), model.parameters(), strict=True)
-            pending.append(self.averaging.begin(rank, [(start - end).view(-1) for start, end in moved]))
-        step = Step()
-        mean = self.averaging.finish(self.averaging.run(pending), step, self.traffic)
+            pending = averaging.begin([(start - end).view(-1) for start, end in moved])
+            exchanges.append(averaging.complete(pending))
+        pairs = zip(self.averagings, run_lockstep(exchanges), strict=True)
+        mean, *_ = [averaging.finish(outcome, step, self.traffic) for averaging, outcome in pairs]
         assert mean is not None
         for base, part in zip(self.base, mean.split([base.numel() for base in self.base]), strict=True):
             base.grad = part.view_as(base)

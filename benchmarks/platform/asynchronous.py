@@ -100,7 +100,7 @@ def _train(text: str, pace: Pace | None) -> dict[str, float]:
 def _replica(trainer: Trainer) -> Replica:
     """This process's worker's."""
     if isinstance(trainer.sync, AsynchronousTraining):
-        return trainer.sync.workers_here[0].replica
+        return trainer.sync.worker.replica
     assert isinstance(trainer.sync, HookedGradients)
     return trainer.sync.replica
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -12,13 +13,14 @@ from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
 from ..ops.parts import by_parameter
 from ..spans import RECORDER, duration
+from .carrier import Carrier
+from .lockstep import Coroutine
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
-from .rounds import ExchangeRecord, PendingRounds
-from .runner import Runner
+from .rounds import ExchangeRecord, Payloads, PendingRounds
 
 STATE_VERSION = 4
-"""Since 2 the workers' states say whose they are; since 4 they have residuals of whole parameters."""
+"""Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters."""
 
 
 @dataclass(frozen=True)
@@ -27,70 +29,81 @@ class Outcome:
 
     mean: Tensor | RefusedUpdate
     """Or the sum: float32 [all elements], the same on every worker."""
-    records: Sequence[ExchangeRecord]
-    """One per worker here; they share their traffic."""
+    record: ExchangeRecord
+    """What this worker did."""
     waited_s: float
     """While messages were under way."""
 
-    @property
-    def traffic(self) -> Traffic:
-        """What the workers here sent and received."""
-        return self.records[0].traffic
-
 
 class Averaging:
-    """This process's workers among those that agree on a mean: a pattern each, and what runs their rounds."""
+    """One worker among those that agree on means: its pattern, and the carrier of its rounds.
+
+    Attributes:
+        pattern: this worker's.
+        done: means so far.
+    """
 
     def __init__(
         self,
-        runner: Runner,
-        patterns: Sequence[Pattern],
+        carrier: Carrier,
+        pattern: Pattern,
         names: Sequence[str],
         tag: str = "round",
         nonfinite: Callable[[str, int], Exception] = NonFiniteGradient,
     ) -> None:
-        """Takes charge of a pattern for each of the runner's ranks; no other exchange under way has the tag.
+        """Prepares exchanges; no other one under way has the tag.
 
         Errors have the tensors' names: `nonfinite` makes that of one which is not finite, on a rank.
         """
-        self.runner, self.patterns, self._names, self._tag = runner, list(patterns), list(names), tag
-        self._nonfinite = nonfinite
+        self.pattern, self.done = pattern, 0
+        self._carrier, self._names, self._tag, self._nonfinite = carrier, list(names), tag, nonfinite
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._traffic = Traffic(runner.workers)
-        self.done = 0
-        """Means so far."""
 
-    def begin(self, local: int, tensors: list[Tensor], refused: int | None = None) -> PendingRounds:
-        """Compresses one worker's tensors, and sends the first messages; the caller drops its references.
+    def begin(self, tensors: list[Tensor], refused: int | None = None) -> PendingRounds:
+        """Compresses tensors, and sends the first messages; the caller drops its references.
 
         For `refused` see `Pattern.rounds`.
         """
-        record, carrier = ExchangeRecord(self._traffic), self.runner.carriers[local]
-        rounds = self.patterns[local].rounds(tensors, self.done, record, refused)
-        pending = PendingRounds(rounds, record, carrier, self._tag, self._calls.put)
+        record = ExchangeRecord(Traffic(self._carrier.workers))
+        rounds = self.pattern.rounds(tensors, self.done, record, refused)
+        pending = PendingRounds(rounds, record, self._carrier, self._tag, self._calls.put)
         pending.begin()
         return pending
 
-    def run(self, pending: Sequence[PendingRounds]) -> Outcome:
-        """Runs the exchange of all workers here to its end, in any thread.
+    def complete(self, pending: PendingRounds) -> Coroutine[Outcome]:
+        """Goes on with an exchange to its end, in any thread.
 
-        Raises PeerLost and CorruptMessage.
+        Raises:
+            PeerLost: another worker is gone, or has been silent for too long.
+            CorruptMessage: what arrived is no message of a round.
         """
-        self._traffic, records = Traffic(self.runner.workers), [exchange.record for exchange in pending]
-        payloads, waited_s = self.runner.finish(pending, self._calls)
-        if refusals := self.patterns[0].refusals(payloads):
-            return Outcome(refusals[0], records, waited_s)
+        waited_s = 0.0
+        while not pending.payloads.done():
+            yield
+            began = perf_counter()
+            call = self._calls.get()
+            ended = perf_counter()
+            waited_s += ended - began
+            RECORDER.add("exchange", "wire", began, ended, "round")
+            RECORDER.add("wait", "compute", began, ended)
+            call()
+        mean = yield partial(self._mean, pending.payloads.result(), pending.record)
+        return Outcome(mean, pending.record, waited_s)
+
+    def _mean(self, payloads: Payloads, record: ExchangeRecord) -> Tensor | RefusedUpdate:
+        if refusals := self.pattern.refusals(payloads):
+            return refusals[0]
         began = perf_counter()
-        mean = self.patterns[0].assemble(payloads)
-        records[0].decoding.append((began, perf_counter()))
-        return Outcome(mean, records, waited_s)
+        mean = self.pattern.assemble(payloads)
+        record.decoding.append((began, perf_counter()))
+        return mean
 
     def refusal(self, refused: RefusedUpdate) -> Exception:
         """The error for a tensor that is not finite."""
         return self._nonfinite(self._names[refused.ordinal], refused.rank)
 
     def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
-        """Counts what was sent, and tells the patterns that it has arrived.
+        """Counts what was sent, and tells the pattern that it has arrived.
 
         Returns:
             The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
@@ -98,47 +111,40 @@ class Averaging:
         Raises:
             Exception: `nonfinite`, on every worker, if a worker's part is not finite and the method refuses.
         """
-        mean = outcome.mean
+        mean, record, pattern = outcome.mean, outcome.record, self.pattern
         if isinstance(mean, RefusedUpdate):
-            name = self._names[mean.ordinal]
-            if self.patterns[0].nonfinite == "refuse":
+            if pattern.nonfinite == "refuse":
                 raise self.refusal(mean) from None
-            for pattern in self.patterns:
-                pattern.put_back()
-            step.skip(name, mean.rank)
+            pattern.put_back()
+            step.skip(self._names[mean.ordinal], mean.rank)
         self.done += 1
-        traffic.add(outcome.traffic)
-        step.add(outcome.traffic.sums)
-        here = len(self.patterns)
-        step.layers += by_parameter(outcome.records[0].tallies)
-        for record in outcome.records:
-            step.compress_s += duration(record.compressing) / here
-            step.decompress_s += duration(record.decoding) / here
-            for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
-                for interval in intervals:
-                    RECORDER.add(name, "compute", *interval)
-        step.residual_squares += sum(pattern.residual_squares() for pattern in self.patterns) / here
-        for pattern in self.patterns:
-            step.keeps_residuals |= pattern.keeps_residuals
-            pattern.commit()
+        traffic.add(record.traffic)
+        step.add(record.traffic.sums)
+        step.layers += by_parameter(record.tallies)
+        step.compress_s += duration(record.compressing)
+        step.decompress_s += duration(record.decoding)
+        for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
+            for interval in intervals:
+                RECORDER.add(name, "compute", *interval)
+        step.residual_squares += pattern.residual_squares()
+        step.keeps_residuals |= pattern.keeps_residuals
+        pattern.commit()
         return None if isinstance(mean, RefusedUpdate) else mean
 
     # States.
 
     def worker_state(self) -> dict[str, Any]:
-        """What this process's workers have not sent, by rank; plain numbers and tensors."""
-        states = zip(self.runner.ranks, self.patterns, strict=True)
+        """What this worker has not sent; plain numbers and tensors."""
         return {
             "version": STATE_VERSION,
-            "workers": self.runner.workers,
-            "ranks": {str(rank): pattern.state_dict() for rank, pattern in states},
+            "workers": self._carrier.workers,
+            "ranks": {str(self._carrier.rank): self.pattern.state_dict()},
         }
 
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` gave to the same workers; raises ValueError if it does not fit."""
-        require_same_ranks(state, self.runner.ranks, self.runner.workers, STATE_VERSION)
-        for rank, pattern in zip(self.runner.ranks, self.patterns, strict=True):
-            pattern.load_state_dict(state["ranks"][str(rank)])
+        """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
+        saved = state_of_rank(state, self._carrier.rank, self._carrier.workers, STATE_VERSION)
+        self.pattern.load_state_dict(saved)
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what `worker_state` gave to all processes of another number of workers.
@@ -146,19 +152,22 @@ class Averaging:
         Raises ValueError where they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
-        for pattern in self.patterns:
-            pattern.take_over(former)
+        self.pattern.take_over(former)
 
 
-def require_same_ranks(states: Mapping[str, Any], ranks: Sequence[int], workers: int, version: int) -> None:
-    """Refuses states of an older program or of other workers, with a ValueError."""
+def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> Mapping[str, Any]:
+    """A worker's state among those of a process.
+
+    Raises ValueError where they are of an older program or of other workers.
+    """
     if states.get("version") != version:
         raise ValueError(
             f"version {states.get('version')!r} of workers' states; this program reads {version}"
         )
-    saved, here = [int(rank) for rank in states["ranks"]], list(ranks)
-    if states["workers"] != workers or saved != here:
+    if states["workers"] != workers or str(rank) not in states["ranks"]:
         raise ValueError(
-            f"the states of ranks {saved} of {states['workers']} workers, this process has ranks {here} "
-            f"of {workers}: each worker's residual belongs to its part of the data"
+            f"the states of ranks {[*map(int, states['ranks'])]} of {states['workers']} workers, this is "
+            f"rank {rank} of {workers}: each worker's residual belongs to its part of the data"
         )
+    saved: Mapping[str, Any] = states["ranks"][str(rank)]
+    return saved

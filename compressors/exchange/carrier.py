@@ -48,6 +48,9 @@ class Carrier(ABC):
     receive.
     """
 
+    waits = True
+    """Whether others are in other processes; simulated workers take turns, and never wait."""
+
     def __init__(self, rank: int, workers: int) -> None:
         self.rank, self.workers = rank, workers
         self.others: Sequence[int] = [worker for worker in range(workers) if worker != rank]
@@ -136,6 +139,8 @@ class Carrier(ABC):
 
 class MemoryCarrier(Carrier):
     """The carrier of a simulated worker: all carriers are in one process, in a shared dictionary."""
+
+    waits = False
 
     def __init__(self, rank: int, workers: int, carriers: "dict[int, MemoryCarrier]") -> None:
         """Adds this carrier to those of all workers, by rank."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -30,27 +30,37 @@ from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference
 from .averaging import Averaging, Outcome
+from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
 from .patterns.base import Pattern, RefusedUpdate, Setting
 from .resizing import merged, model_of, ranks_together, share_of
 from .rounds import ExchangeRecord, PendingRounds
-from .runner import Runner
 from .side_channel import LEFT, SideChannel, SideData
 from .sites import Sites
 from .tensors import buffers_of, copy_into, load_buffers, local_tensor
+from .worker_group import WorkerGroup
 
 _PIECE = 1 << 20
 """Elements of which the outer optimizer steps at a time."""
 
 
-@dataclass(frozen=True)
-class LocalWorker:
-    """One worker's model."""
+@dataclass
+class Agreed:
+    """What all workers agreed on last, the same bits on all of them after every merging."""
 
-    parameters: Sequence[Tensor]
-    """Trainable parameters, of any shape and floating dtype; for DTensors, the local shard."""
-    model: nn.Module | None = None
-    """Whose buffers are exchanged."""
+    weights: list[Tensor]
+    """By parameter, flat [numel]; updated in place."""
+    buffers: dict[str, Tensor]
+    """Worker 0's of the latest exchange, by name."""
+    momentum: list[Tensor]
+    """Of the outer optimizer, by parameter; empty without."""
+
+    @classmethod
+    def begin(cls, weights: Sequence[Tensor], buffers: Mapping[str, Tensor], fields: LocalFields) -> "Agreed":
+        """Begins with a model's weights, which it takes over, and buffers, which it copies."""
+        # Initialized to -0.0, the additive identity, so that the first momentum equals the first mean.
+        momentum = [empty_like(weight).fill_(-0.0) for weight in weights if fields.outer.momentum]
+        return cls(list(weights), {name: buffer.clone() for name, buffer in buffers.items()}, momentum)
 
 
 class InFlight(NamedTuple):
@@ -73,7 +83,7 @@ class FormerModel(NamedTuple):
 
 @dataclass
 class WorkerPart:
-    """What a worker here keeps of a fragment, beside its residual."""
+    """What the worker keeps of a fragment, beside its residual."""
 
     squares: list[float]
     """By parameter, the sum of its gradients' mean squares since the last sending."""
@@ -90,11 +100,11 @@ class Fragment:
     """A part of the model that is exchanged in rounds of its own.
 
     Attributes:
-        averaging: runs its rounds, and has the workers' patterns.
+        averaging: runs its rounds, with the worker's pattern.
         ordinals: of its parameters.
         agreed: their agreed weights, flat [numel]; the same bits on all workers.
         momentum: of the outer optimizer, flat [numel] by parameter; empty without.
-        parts: by worker here.
+        part: the worker's.
         sent_at: the progress at its last sending, or at what counts as one at first.
         sent_step: the step of it.
         in_flight: what was sent and is not merged.
@@ -102,22 +112,21 @@ class Fragment:
 
     def __init__(
         self,
-        runner: Runner,
-        patterns: Sequence[Pattern],
+        group: WorkerGroup,
+        pattern: Pattern,
         tag: str,
         ordinals: Sequence[int],
-        agreed: Sequence[Tensor],
-        workers: Sequence[LocalWorker],
+        agreed: Agreed,
+        parameters: Sequence[Tensor],
         fields: LocalFields,
     ) -> None:
-        """Takes charge of some of the parameters; `agreed` has those of all, and is updated in place."""
-        names = patterns[0].setting.names
-        self.averaging = Averaging(runner, patterns, names, tag, NonFiniteWeight)
-        self.ordinals, self._workers, self._fields = ordinals, workers, fields
-        self.agreed = [agreed[ordinal] for ordinal in ordinals]
-        # Initialized to -0.0, the additive identity, so that the first momentum equals the first mean.
-        self.momentum = [empty_like(weights).fill_(-0.0) for weights in self.agreed if fields.outer.momentum]
-        self.parts = [WorkerPart([]) for _ in workers]
+        """Takes charge of some of the parameters; `agreed` and `parameters` have all."""
+        self.averaging = Averaging(group.carrier, pattern, pattern.setting.names, tag, NonFiniteWeight)
+        self.pattern, self.ordinals, self._fields, self._group = pattern, ordinals, fields, group
+        self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
+        self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
+        self._parameters = [parameters[ordinal] for ordinal in ordinals]
+        self.part = WorkerPart([])
         self.sent_at = 0.0
         self.in_flight: InFlight | None = None
         self.begin_anew(0)
@@ -125,45 +134,51 @@ class Fragment:
     def begin_anew(self, step: int) -> None:
         """Notes that it was sent after a step."""
         self.sent_step = step
-        for part in self.parts:
-            part.examples, part.squares = 0.0, [0.0 for _ in self.ordinals]
+        self.part.examples, self.part.squares = 0.0, [0.0 for _ in self.ordinals]
 
     @property
     def sendings(self) -> int:
         """How often it was sent."""
         return self.averaging.done + (self.in_flight is not None)
 
-    def send(self, steps: int) -> list[PendingRounds]:
-        """Compresses what the workers here send after so many steps, and sends the first messages."""
-        pending = []
-        for local, (pattern, part) in enumerate(zip(self.averaging.patterns, self.parts, strict=True)):
-            if self._fields.exchange == "weights":
-                means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
-                pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
-            update = self.pseudo_gradient(local)
-            weighed = update if part.weight == 1 else [part.weight * tensor for tensor in update]
-            pending.append(self.averaging.begin(local, weighed))
-            if self._fields.delay_steps and self._fields.blend is None:
-                part.at_sending = [weights.clone() for weights in self._weights(local)]
+    def note_squares(self) -> None:
+        """See `LocalRounds.note_squares`."""
+        for place, parameter in enumerate(self._parameters):
+            if parameter.grad is not None and parameter.grad.numel():
+                mean = local_tensor(parameter.grad).double().square().mean()
+                self.part.squares[place] += float(mean)
+
+    def send(self, steps: int) -> PendingRounds:
+        """Compresses what the worker sends after so many steps, and sends the first messages."""
+        part, pattern = self.part, self.pattern
+        if self._fields.exchange == "weights":
+            means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
+            pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
+        update = self.pseudo_gradient()
+        pending = self.averaging.begin(
+            update if part.weight == 1 else [part.weight * tensor for tensor in update]
+        )
+        if self._fields.delay_steps and self._fields.blend is None:
+            part.at_sending = [weights.clone() for weights in self._weights()]
         return pending
 
     @torch.no_grad()
-    def pseudo_gradient(self, local: int) -> list[Tensor]:
-        """A worker's weights; or the base weights minus these, so that a step along it leads to them."""
-        weights = self._weights(local)
+    def pseudo_gradient(self) -> list[Tensor]:
+        """The worker's weights; or the base weights minus these, so that a step along it leads to them."""
+        weights = self._weights()
         if self._fields.exchange == "weights":
             return weights
-        bases = self.base_weights(local)
+        bases = self.base_weights()
         return [base - weight.to(base.dtype) for base, weight in zip(bases, weights, strict=True)]
 
     @torch.no_grad()
-    def base_weights(self, local: int) -> list[Tensor]:
+    def base_weights(self) -> list[Tensor]:
         """The weights that local steps start from: agreed ones, less a part of the residual; flat [numel]."""
         if not self._fields.unsent:
             return self.agreed
         # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
-        share = self._fields.unsent_share(self.averaging.runner.workers) / (self.parts[local].weight or 1.0)
-        residuals = self.averaging.patterns[local].unsent()
+        share = self._fields.unsent_share(self._group.workers) / (self.part.weight or 1.0)
+        residuals = self.pattern.unsent()
         return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
 
     @torch.no_grad()
@@ -175,7 +190,7 @@ class Fragment:
             return
         outer, offloads = self._fields.outer, self._fields.offload
         for place, agreed in enumerate(self.agreed):
-            device = self._parameter(0, place).device
+            device = self._parameters[place].device
             tensors = (means[place], agreed, *self.momentum[place : place + 1])
             for gradient, *pieces in zip(*(torch.split(tensor, _PIECE) for tensor in tensors), strict=True):
                 weights, *momentum = copies = [piece.to(device, copy=offloads) for piece in pieces]
@@ -187,11 +202,11 @@ class Fragment:
                 copy_into(pieces, copies)
 
     @torch.no_grad()
-    def load_agreed(self, local: int, *, late: bool = False) -> None:
-        """Loads the agreed weights into a worker's model; late ones, blended with its own."""
-        part, blend = self.parts[local], self._fields.blend
-        for place, base in enumerate(self.base_weights(local)):
-            weights, continued = self._parameter(local, place), base
+    def load_agreed(self, *, late: bool = False) -> None:
+        """Loads the agreed weights into the worker's model; late ones, blended with its own."""
+        part, blend = self.part, self._fields.blend
+        for place, base in enumerate(self.base_weights()):
+            weights, continued = local_tensor(self._parameters[place]), base
             if part.at_sending:
                 continued = base + (self._flat(weights) - part.at_sending[place])
             elif late and blend:
@@ -199,12 +214,9 @@ class Fragment:
             copy_into([weights], [continued])
         part.at_sending = []
 
-    def _weights(self, local: int) -> list[Tensor]:
-        """A worker's weights, flat [numel] by parameter, where the agreed ones lie; views or copies."""
-        return [self._flat(self._parameter(local, place)) for place in range(len(self.ordinals))]
-
-    def _parameter(self, local: int, place: int) -> Tensor:
-        return local_tensor(self._workers[local].parameters[self.ordinals[place]])
+    def _weights(self) -> list[Tensor]:
+        """The worker's weights, flat [numel] by parameter, where the agreed ones lie; views or copies."""
+        return [self._flat(local_tensor(parameter)) for parameter in self._parameters]
 
     def _flat(self, weights: Tensor) -> Tensor:
         return on_host(weights) if self._fields.offload else weights.reshape(-1)
@@ -227,23 +239,19 @@ class Fragment:
         copy_into(self.momentum, shared["momentum"])
 
     def worker_state(self) -> dict[str, Any]:
-        """What only this process has; waits for what is on its way, which is not merged sooner."""
-        ranks = map(str, self.averaging.runner.ranks)
+        """What only this worker has; waits for what is on its way, which is not merged sooner."""
         return {
-            "parts": {
-                rank: {**vars(part), "squares": list(part.squares)}
-                for rank, part in zip(ranks, self.parts, strict=True)
-            },
+            "parts": {str(self._group.rank): {**vars(self.part), "squares": list(self.part.squares)}},
             "in_flight": self.in_flight and self._saved(self.in_flight),
             "unsent": self.averaging.worker_state(),
         }
 
     def load_worker_state(self, saved: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` returned; raises ValueError where it is of other workers."""
+        """Restores what `worker_state` returned; raises ValueError where it is of another worker."""
         if self.in_flight is not None:
             self.in_flight.result()  # until then its rounds change what is not sent
         self.averaging.load_worker_state(saved["unsent"])
-        self.parts = [self._restored_part(saved["parts"][str(rank)]) for rank in self.averaging.runner.ranks]
+        self.part = self._restored_part(saved["parts"][str(self._group.rank)])
         self.in_flight = saved["in_flight"] and self._restored(saved["in_flight"])
 
     def _restored_part(self, saved: Mapping[str, Any]) -> WorkerPart:
@@ -257,38 +265,33 @@ class Fragment:
         if self.in_flight is not None:
             self.in_flight.result()  # until then its rounds change what is not sent
             self.in_flight = None
-        runner, unsent = self.averaging.runner, [state["unsent"] for state in states]
+        unsent, rank, now = [state["unsent"] for state in states], self._group.rank, self._group.workers
         counts = [state["workers"] for state in unsent]
         saved = ranks_together([state["parts"] for state in states], counts)
         residuals = ranks_together([state["ranks"] for state in unsent], counts)
-        parts, former, now = [self._restored_part(part) for part in saved], len(saved), runner.workers
-        moved = [
-            self._moved(part, former, residuals[rank]["residuals"], models[rank])
-            for rank, part in enumerate(parts)
+        parts, former = [self._restored_part(part) for part in saved], len(saved)
+        moves = [
+            self._moved(parts[of], former, residuals[of]["residuals"], models[of])
+            for of in range(rank, former, now)
         ]
         self.averaging.reshard(unsent)
-        pattern = self.averaging.patterns[0]
-        names, share = pattern.setting.names, share_of(former, now, pattern.reduction)
-        for local, rank in enumerate(runner.ranks):
-            examples = sum(part.examples for part in parts[rank::now])
-            self.parts[local] = WorkerPart(list(parts[model_of(rank, former)].squares), examples)
-            weights = bases = self.base_weights(local)
-            moves, factor = moved[rank::now], share
-            if examples:  # as they weigh in the workers' mean
-                factor = 1 / examples
-                moves = [
-                    {name: part.examples * move for name, move in moves_of.items()}
-                    for moves_of, part in zip(moves, parts[rank::now], strict=True)
-                ]
-            if move := merged(moves, factor):  # a worker that joins has none
-                weights = [base - move[name].to(base.device) for name, base in zip(names, bases, strict=True)]
-            for place, continued in enumerate(weights):
-                copy_into([self._parameter(local, place)], [continued])
-            if parts[0].at_sending:
-                self.parts[local].at_sending = [base.clone() for base in bases]
+        names, factor = self.pattern.setting.names, share_of(former, now, self.pattern.reduction)
+        examples = sum(part.examples for part in parts[rank::now])
+        self.part = WorkerPart(list(parts[model_of(rank, former)].squares), examples)
+        weights = bases = self.base_weights()
+        if examples:  # as they weigh in the workers' mean
+            factor = 1 / examples
+            moves = [
+                {name: part.examples * move for name, move in moves_of.items()}
+                for moves_of, part in zip(moves, parts[rank::now], strict=True)
+            ]
+        if move := merged(moves, factor):  # a worker that joins has none
+            weights = [base - move[name].to(base.device) for name, base in zip(names, bases, strict=True)]
+        copy_into(map(local_tensor, self._parameters), weights)
+        if parts[0].at_sending:
+            self.part.at_sending = [base.clone() for base in bases]
         if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
-            first, processes = (runner.ranks[0], now) if runner.waits else (0, 1)
-            counted = [state["in_flight"]["traffic"] for state in states[first::processes]]
+            counted = [state["in_flight"]["traffic"] for state in states[rank::now]]
             if in_flight["examples"] is not None:  # the mean is of as many workers as there were
                 in_flight = {**in_flight, "examples": in_flight["examples"] * now / former}
             self.in_flight = self._restored(in_flight, counted)
@@ -298,7 +301,7 @@ class Fragment:
     ) -> dict[str, Tensor]:
         """How far one of the former workers moved since it continued from the agreed weights, or sent."""
         share, moved = self._fields.unsent_share(workers) / (part.weight or 1.0), {}
-        names = self.averaging.patterns[0].setting.names
+        names = self.pattern.setting.names
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
             base = self.agreed[place]
             if part.at_sending:
@@ -317,8 +320,8 @@ class Fragment:
         return {
             "merge_at": in_flight.merge_at,
             "mean": outcome.mean,
-            "traffic": outcome.traffic.state_dict(),
-            "tallies": [[list(astuple(tally)) for tally in record.tallies] for record in outcome.records],
+            "traffic": outcome.record.traffic.state_dict(),
+            "tallies": [[list(astuple(tally)) for tally in outcome.record.tallies]],
             "examples": side.examples,
             "buffers": dict(side.buffers),
         }
@@ -327,27 +330,25 @@ class Fragment:
         self, saved: Mapping[str, Any], counts: Sequence[Mapping[str, Any]] | None = None
     ) -> InFlight:
         """What was saved, or with what former processes counted that this one takes over."""
-        traffic = Traffic(self.averaging.runner.workers)
+        traffic = Traffic(self._group.workers)
         if counts is None:
             traffic.load_state_dict(saved["traffic"])
         for former in counts or ():
             traffic.add_sums(former)
-        columns = [[PartTally(*tally) for tally in tallies] for tallies in saved["tallies"]]
+        column = [PartTally(*tally) for tally in saved["tallies"][0]]
         mean = saved["mean"].to(self.agreed[0].device, copy=True)
-        outcome = Outcome(mean, [ExchangeRecord(traffic, [column]) for column in columns], 0.0)
+        outcome = Outcome(mean, ExchangeRecord(traffic, [column]), 0.0)
         side = SideData(saved["examples"], saved["buffers"])
         return InFlight(int(saved["merge_at"]), lambda: (outcome, side))
 
 
 class LocalRounds:
-    """This process's workers with models of their own, and the weights that all agreed on last.
+    """A worker with a model of its own, and the weights that all agreed on last.
 
-    The agreed weights are the same bits on all workers after every merging. Workers' optimizers are not
-    touched.
+    The worker's optimizer is not touched.
 
     Attributes:
-        agreed: by parameter, flat [numel].
-        agreed_buffers: worker 0's of the latest exchange, by name.
+        agreed: what all agreed on last; simulated workers share it.
         every: steps (or examples) from one sending of a fragment to the next; 0: only when told. It may
             change between two steps, on all workers alike.
         fragments: of the model.
@@ -358,25 +359,26 @@ class LocalRounds:
 
     def __init__(
         self,
-        runner: Runner,
+        group: WorkerGroup,
         setting: Setting,
         parts: Sequence[Sequence[int]],
         methods: tuple[Method, Method | None],
         fields: LocalFields,
         every: float,
-        agreed: Sequence[Tensor],
-        agreed_buffers: Mapping[str, Tensor],
-        workers: Sequence[LocalWorker],
+        agreed: Agreed,
+        parameters: Sequence[Tensor],
+        model: nn.Module | None = None,
         sites: Sites | None = None,
     ) -> None:
-        """Takes charge of a worker for each rank here, which continue from the agreed weights and buffers.
+        """Takes charge of a worker, which continues from the agreed weights and buffers.
 
         The setting is of all parameters, and its tensors lie where residuals will; each part has the ordinals
-        of a fragment's. The methods are those of what workers send, and of sums on their way back.
+        of a fragment's. The methods are those of what workers send, and of sums on their way back. The
+        parameters may be of any shape and floating dtype; of DTensors, the local shards are exchanged. The
+        model's buffers are exchanged, too, if it is given.
         """
-        self.agreed, self.agreed_buffers, self._workers = list(agreed), dict(agreed_buffers), list(workers)
-        self.every, self._fields, self._runner = every, fields, runner
-        self.traffic = Traffic(runner.workers)
+        self.agreed, self.every, self._fields, self._group, self._model = agreed, every, fields, group, model
+        self.traffic = Traffic(group.workers)
         method, back = methods
         back = downlink_method(method) if back is None else back
         if fields.exchange == "weights":
@@ -385,12 +387,9 @@ class LocalRounds:
         for number, ordinals in enumerate(parts):
             names, like = setting.names, setting.like
             part = replace(setting, names=[names[i] for i in ordinals], like=[like[i] for i in ordinals])
-            patterns = [
-                pattern_for(fields.pattern, method, back, replace(part, rank=rank), sites)
-                for rank in runner.ranks
-            ]
+            pattern = pattern_for(fields.pattern, method, back, part, sites)
             self.fragments.append(
-                Fragment(runner, patterns, f"round {number}", ordinals, agreed, workers, fields)
+                Fragment(group, pattern, f"round {number}", ordinals, agreed, parameters, fields)
             )
         self.steps, self.progress = 0, 0.0
         self._finished: int | None = None
@@ -403,35 +402,28 @@ class LocalRounds:
             self._load(fragment, buffers=number == 1)
 
     def _load(self, fragment: Fragment, *, late: bool = False, buffers: bool) -> None:
-        """Lets the workers here continue from the agreed weights, and perhaps buffers."""
-        for local, worker in enumerate(self._workers):
-            fragment.load_agreed(local, late=late)
-            if buffers and worker.model is not None:
-                load_buffers(worker.model, self.agreed_buffers)
+        """Lets the worker continue from the agreed weights, and perhaps buffers."""
+        fragment.load_agreed(late=late)
+        if buffers and self._model is not None:
+            load_buffers(self._model, self.agreed.buffers)
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
         """Runs the rounds of what is on its way, one after the other: so all workers have one order."""
         return ThreadPoolExecutor(1, "taugrad-local-rounds")
 
-    def note_squares(self, local: int) -> None:
-        """Notes a worker's gradients before its step, from which `entropy(form="rms")` chooses bit widths.
+    def note_squares(self) -> None:
+        """Notes the worker's gradients before its step, from which `entropy(form="rms")` chooses bit widths.
 
         See Oland-Raj, section 3.2.
         """
-        if self._fields.exchange != "weights":
-            return
-        for fragment in self.fragments:
-            for place, ordinal in enumerate(fragment.ordinals):
-                gradient = self._workers[local].parameters[ordinal].grad
-                if gradient is not None and gradient.numel():
-                    mean = local_tensor(gradient).double().square().mean()
-                    fragment.parts[local].squares[place] += float(mean)
+        for fragment in self.fragments if self._fields.exchange == "weights" else ():
+            fragment.note_squares()
 
     def advance(
-        self, step: Step, amount: float = 1, examples: Sequence[float] = (), *, due: bool = False
-    ) -> bool:
-        """Called after each step of the workers here; sends what is due, and merges what is to be merged.
+        self, step: Step, amount: float = 1, examples: float | None = None, *, due: bool = False
+    ) -> Coroutine[bool]:
+        """Called after each step of the worker; sends what is due, and merges what is to be merged.
 
         `progress` grows by the amount. Workers weigh by the examples from which they learned, if there are
         any. `due`: all fragments are to be sent, whatever `every` says. Returns whether anything was merged.
@@ -440,64 +432,74 @@ class LocalRounds:
         self.steps, self.progress = self.steps + 1, self.progress + amount
         merged = False
         for fragment in self.fragments:
-            for part, number in zip(fragment.parts, examples, strict=False):
-                part.examples += number
+            fragment.part.examples += examples or 0.0
             if fragment.in_flight is not None and self.steps >= fragment.in_flight.merge_at:
-                merged |= self._merge(fragment, step)
+                merged |= yield from self._merge(fragment, step)
         # Where workers take unequal steps, what is due in one step of a worker is due in several of another.
         for fragment in sorted(self.fragments, key=lambda fragment: fragment.sendings):
             if due or (self.every and self.progress - fragment.sent_at >= self.every):
-                merged |= self._merge(fragment, step)  # where one is still on its way
-                self._send(fragment, weighted=bool(examples))
+                merged |= yield from self._merge(fragment, step)  # where one is still on its way
+                yield from self._send(fragment, weighted=examples is not None)
                 if not self._fields.delay_steps:
-                    merged |= self._merge(fragment, step)
+                    merged |= yield from self._merge(fragment, step)
         return merged
 
-    def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> None:
+    def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
         """Sends what has moved since it was sent, and merges everything; raises as `advance` does.
 
         `weighted`: whether `advance` is told examples. `every_fragment`: whether to send all, moved or not:
         where workers do not take equally many steps, one does not know whether another's has moved.
         """
         for fragment in self.fragments:
-            self._merge(fragment, step)
+            yield from self._merge(fragment, step)
         # In the order in which they would be sent next: another worker may have sent one of them already.
         due = [fragment for fragment in self.fragments if every_fragment or self.steps > fragment.sent_step]
         due.sort(key=lambda fragment: fragment.sendings)
         if due and self._finished is not None:
-            rounds = {self._finished: {LEFT: "0"}, self._runner.ranks[0]: {LEFT: str(len(due))}}
+            rounds = {self._finished: {LEFT: "0"}, self._group.rank: {LEFT: str(len(due))}}
             raise WorkersDisagree(difference(rounds))
         for left, fragment in zip(reversed(range(len(due))), due, strict=True):
-            self._send(fragment, weighted=weighted, left=left)
-            self._merge(fragment, step)
+            yield from self._send(fragment, weighted=weighted, left=left)
+            yield from self._merge(fragment, step)
 
-    def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> None:
-        """Compresses a fragment of every worker here, and starts its rounds."""
-        number, parts = self.fragments.index(fragment), fragment.parts
-        model, delay = self._workers[0].model, self._fields.delay_steps
+    def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> Coroutine[None]:
+        """Compresses a fragment, and starts its rounds."""
+        number, part, delay = self.fragments.index(fragment), fragment.part, self._fields.delay_steps
         side = SideChannel(
-            self._runner.carriers,
+            self._group.carrier,
             (number, fragment.averaging.done, left),
-            [part.examples for part in parts] if weighted else (),
-            buffers_of(model) if model is not None and not number else {},
+            part.examples if weighted else None,
+            buffers_of(self._model) if self._model is not None and not number else {},
         )
         if weighted:
             if self._unit is None:  # once, this waits for a delay of the link
-                self._unit = (side.received.examples or 0.0) / self._runner.workers or 1.0
-            for part in parts:
-                part.weight = part.examples / self._unit
+                received = yield lambda: side.received
+                self._unit = (received.examples or 0.0) / self._group.workers or 1.0
+            part.weight = part.examples / self._unit
         pending = fragment.send(self.steps - fragment.sent_step)
-        result: Future[tuple[Outcome, SideData]] = Future()
-        if delay and self._runner.waits:
-            result = self._thread.submit(_run, fragment, pending, side)
+        rounds, result = self._rounds(fragment, pending, side), Future[tuple[Outcome, SideData]]()
+        if delay and self._group.carrier.waits:
+            result = self._thread.submit(run, rounds)
         else:
-            result.set_result(_run(fragment, pending, side))
+            result.set_result((yield from rounds))
         fragment.in_flight = InFlight(self.steps + delay, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
 
-    def _merge(self, fragment: Fragment, step: Step) -> bool:
-        """Waits for a fragment that is on its way, and lets the workers here continue from it."""
+    def _rounds(
+        self, fragment: Fragment, pending: PendingRounds, side: SideChannel
+    ) -> Coroutine[tuple[Outcome, SideData]]:
+        """Runs begun rounds to their end, if all workers are in the same ones."""
+        began = perf_counter()
+        received = yield lambda: side.received
+        waited_s = perf_counter() - began
+        RECORDER.add("exchange", "wire", began, began + waited_s, "round")
+        RECORDER.add("wait", "compute", began, began + waited_s)
+        outcome = yield from fragment.averaging.complete(pending)
+        return replace(outcome, waited_s=outcome.waited_s + waited_s), received
+
+    def _merge(self, fragment: Fragment, step: Step) -> Coroutine[bool]:
+        """Waits for a fragment that is on its way, and lets the worker continue from it."""
         in_flight, fragment.in_flight = fragment.in_flight, None
         if in_flight is None:
             return False
@@ -505,18 +507,20 @@ class LocalRounds:
         outcome, side = in_flight.result()
         self._finished = side.finished
         step.exchange_s += outcome.waited_s
-        step.blocked_s += perf_counter() - began if late and self._runner.waits else outcome.waited_s
+        step.blocked_s += perf_counter() - began if late else outcome.waited_s
         mean = fragment.averaging.finish(outcome, step, self.traffic)
         assert mean is not None, "what is not finite is refused"
-        patterns = [pattern for fragment in self.fragments for pattern in fragment.averaging.patterns]
-        step.residual_squares = sum(pattern.residual_squares() for pattern in patterns) / len(self._workers)
-        if side.examples is not None:
-            assert self._unit is not None
-            mean = mean * (self._runner.workers * self._unit / (side.examples or 1.0))
-        fragment.apply(mean)
-        self.agreed_buffers = dict(side.buffers) or self.agreed_buffers
+        step.residual_squares = sum(other.pattern.residual_squares() for other in self.fragments)
+        yield partial(self._apply, fragment, mean, side)
         self._load(fragment, late=late, buffers=bool(side.buffers))
         return True
+
+    def _apply(self, fragment: Fragment, mean: Tensor, side: SideData) -> None:
+        if side.examples is not None:
+            assert self._unit is not None
+            mean = mean * (self._group.workers * self._unit / (side.examples or 1.0))
+        fragment.apply(mean)
+        self.agreed.buffers = dict(side.buffers) or self.agreed.buffers
 
     # States.
 
@@ -526,9 +530,9 @@ class LocalRounds:
         return {"steps": self.steps, "unit": self._unit, "fragments": fragments}
 
     def worker_state(self) -> dict[str, Any]:
-        """What only this process has; waits for what is on its way, which is not merged sooner."""
+        """What only this worker has; waits for what is on its way, which is not merged sooner."""
         fragments = [fragment.worker_state() for fragment in self.fragments]
-        return {"workers": self._runner.workers, "progress": self.progress, "fragments": fragments}
+        return {"workers": self._group.workers, "progress": self.progress, "fragments": fragments}
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned; raises ValueError where it is of other fragments."""
@@ -541,7 +545,7 @@ class LocalRounds:
             fragment.load_shared(saved)
 
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` gave to the same workers; raises ValueError if it does not fit."""
+        """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
         self.progress = float(state["progress"])
         for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
             fragment.load_worker_state(saved)
@@ -550,25 +554,13 @@ class LocalRounds:
         """Takes over what another number of workers had; `load_shared` comes before it.
 
         How far workers have moved since they last continued from the agreed weights still has to be sent,
-        like a residual, and is merged in the same way, into the weights of the workers that take it over.
+        like a residual, and is merged in the same way, into the weights of the worker that takes it over.
         `states` is what `worker_state` gave to each of their processes. Raises ValueError where they are not
         the states of all workers of a run, or do not fit.
         """
         self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
             fragment.take_over([state["fragments"][number] for state in states], models)
-
-
-def _run(fragment: Fragment, pending: Sequence[PendingRounds], side: SideChannel) -> tuple[Outcome, SideData]:
-    """Runs begun rounds to their end, if all workers are in the same ones."""
-    began = perf_counter()
-    received, waited_s = side.received, 0.0
-    if fragment.averaging.runner.waits:
-        waited_s = perf_counter() - began
-        RECORDER.add("exchange", "wire", began, began + waited_s, "round")
-        RECORDER.add("wait", "compute", began, began + waited_s)
-    outcome = fragment.averaging.run(pending)
-    return replace(outcome, waited_s=outcome.waited_s + waited_s), received
 
 
 def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """Side-channel data sent with each round: its number, examples that workers learned from, and buffers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,37 +38,28 @@ class SideChannel:
 
     def __init__(
         self,
-        carriers: Sequence[Carrier],
+        carrier: Carrier,
         round_id: tuple[int, int, int],
-        examples: Sequence[float],
+        examples: float | None,
         buffers: Mapping[str, Tensor],
     ) -> None:
         """Sends it; the same kinds of data are sent by all workers.
 
         Args:
-            carriers: of the workers here.
+            carrier: this worker's.
             round_id: the fragment, its rounds before this one, and the rounds after it in the same `finish()`
                 (-1 outside). Workers whose rounds differ must not be merged.
-            examples: by worker here; empty where workers do not weigh.
+            examples: None where workers do not weigh.
             buffers: by name; worker 0's are sent.
         """
-        self._buffers, self._finishes = buffers, round_id[-1] >= 0
-        weights = examples or [float("nan")] * len(carriers)
-        self._headers = {
-            carrier.rank: np.array([(*round_id, weight)], _HEADER)
-            for carrier, weight in zip(carriers, weights, strict=True)
-        }
-        self._sent = _buffer_bytes(buffers) if carriers[0].rank == 0 else np.empty(0, np.uint8)
-        for carrier in carriers:
-            message = self._headers[carrier.rank].view(np.uint8)
-            if carrier.rank == 0:
-                message = np.concatenate([message, self._sent])
-            for other in carrier.others:
-                carrier.send(other, _TAG, message)
+        self._rank, self._buffers, self._finishes = carrier.rank, buffers, round_id[-1] >= 0
+        self._header = np.array([(*round_id, float("nan") if examples is None else examples)], _HEADER)
+        self._sent = np.empty(0, np.uint8) if carrier.rank else _buffer_bytes(buffers)
+        message = np.concatenate([self._header.view(np.uint8), self._sent])
+        for other in carrier.others:
+            carrier.send(other, _TAG, message)
         # In the order in which all send: rounds may be waited for in another order.
-        self._receiving = [
-            (source, carrier.receive(source, _TAG)) for carrier in carriers for source in carrier.others
-        ]
+        self._receiving = [(source, carrier.receive(source, _TAG)) for source in carrier.others]
 
     @cached_property
     def received(self) -> SideData:
@@ -79,7 +70,7 @@ class SideChannel:
             PeerLost: one is gone.
             CorruptMessage: its data are damaged.
         """
-        headers, sent = dict(self._headers), self._sent
+        headers, sent = {self._rank: self._header}, self._sent
         for source, receiving in self._receiving:
             message = receiving.result()
             if message.size < _HEADER.itemsize:
@@ -94,12 +85,11 @@ class SideChannel:
         return SideData(total, self._read_buffers(sent), ended[0] if ended else None)
 
     def _require_same_round(self, source: int, header: _Header) -> None:
-        rank = next(iter(self._headers))
-        expected, received = _described(self._headers[rank]), _described(header)
+        expected, received = _described(self._header), _described(header)
         if len(expected) != len(received):  # one finishes where the other has a round as usual
             expected, received = ({**fields, LEFT: ""} for fields in (expected, received))
         if expected != received:
-            raise WorkersDisagree(difference({source: received, rank: expected}))
+            raise WorkersDisagree(difference({source: received, self._rank: expected}))
 
     def _read_buffers(self, sent: Payload) -> dict[str, Tensor]:
         try:
@@ -110,8 +100,7 @@ class SideChannel:
             raise CorruptMessage(f"{sent.size} bytes of buffers of worker 0, which cannot be read") from None
         expected = buffer_fields(self._buffers)
         if expected != received:
-            rank = next(iter(self._headers))
-            raise WorkersDisagree(difference({0: received, rank: expected}))
+            raise WorkersDisagree(difference({0: received, self._rank: expected}))
         values = {name: buffer.detach().cpu().clone() for name, buffer in self._buffers.items()}
         copy_bytes(data, list(values.values()))
         return values

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
@@ -43,6 +44,14 @@ class Replica:
         self.parameters = [parameter for _, parameter in reversed(parameters)]
         if training.compile:
             model.compile()
+
+    def with_own_buffers(self) -> "Replica":
+        """A simulated worker's, which shares parameters, optimizer and scale."""
+        own = copy(self)
+        own.model = deepcopy(self.model, {id(parameter): parameter for parameter in self.model.parameters()})
+        if self._training.compile:
+            own.model.compile()
+        return own
 
     def backward(
         self,

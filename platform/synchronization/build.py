@@ -1,5 +1,6 @@
 """Builds the workers of this process from a spec, in any mode."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ from torch import nn
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
+from taugrad.compressors.exchange.local_rounds import Agreed, on_host
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_parameters, shards_of
-from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.tensors import buffers_of
+from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.methods import Method, NoCompression, PowerSGD
 
 from ..replica.generators import Randomness
@@ -44,8 +47,9 @@ from .hybrid.worker import HybridConfig, HybridWorker
 from .quorum.free import Decide, FreeRounds, by_store
 from .quorum.inbox import Inbox
 from .quorum.scheduled import Drawn, ScheduledRounds
-from .synchronization import Synchronization
-from .weights import LocalTraining, OwnWorkers
+from .simulated import SimulatedWorkers
+from .synchronization import Synchronization, WorkerInLockstep
+from .weights import LocalTraining, LocalWorker, trained_of
 
 SILENT_AFTER_S = 10.0
 """With a quorum: seconds of silence after which a worker is not asked for anything, if another one can be."""
@@ -91,21 +95,26 @@ class _Build:
             replica = Replica(self.model, self.task, spec.training, dist.get_world_size())
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
-        runner = (
-            Runner.simulated(spec.workers.count)
-            if simulated
-            else Runner.of_process(self._carrier(key), self.device)
-        )
-        randomness = Randomness(spec.seed, runner.ranks)
-        match mode:
+        if simulated:
+            groups = WorkerGroup.simulated(spec.workers.count)
+        else:
+            groups = [WorkerGroup(self._carrier(key), self.device)]
+            groups[0].broadcast([*self.model.parameters(), *self.model.buffers()])
+        randomness = Randomness(spec.seed, [group.rank for group in groups])
+        workers = self._workers(groups, randomness)
+        return SimulatedWorkers(workers) if simulated else workers[0], randomness
+
+    def _workers(self, groups: Sequence[WorkerGroup], randomness: Randomness) -> Sequence[WorkerInLockstep]:
+        """One per group. Simulated workers share what is the same on all."""
+        match self.mode:
             case AsyncSync():
-                return self._async(mode, runner, randomness), randomness
+                return self._async(self.mode, groups, randomness)
             case HybridSync():
-                return self._hybrid(mode, runner, randomness), randomness
+                return self._hybrid(self.mode, groups, randomness)
             case WeightsSync():
-                return self._weights(mode, runner, randomness), randomness
+                return self._weights(self.mode, groups, randomness)
             case _:
-                return self._gradients(runner, randomness), randomness
+                return self._gradients(groups, randomness)
 
     @staticmethod
     def _key() -> bytes:
@@ -120,47 +129,71 @@ class _Build:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
         return key
 
-    def _gradients(self, runner: Runner, randomness: Randomness) -> Synchronization:
-        replica = Replica(self.model, self.task, self.spec.training, runner.workers)
+    def _gradients(self, groups: Sequence[WorkerGroup], randomness: Randomness) -> Sequence[WorkerInLockstep]:
+        replica = Replica(self.model, self.task, self.spec.training, groups[0].workers)
+        replicas = [replica, *(replica.with_own_buffers() for _ in groups[1:])]
         refuses = self.spec.compressor.nonfinite == "refuse"
-        return GradientsInRounds(
-            runner, self._patterns(replica, runner), replica, randomness, refuses=refuses
-        )
-
-    def _weights(self, mode: WeightsSync, runner: Runner, randomness: Randomness) -> Synchronization:
-        replicas = self._replicas(runner)
-        setting = self._setting(replicas[0], runner)
-        sites = self._sites(runner) if mode.pattern == "hierarchical" else None
-        own_workers = OwnWorkers(runner, setting, sites, replicas, randomness, self.method)
-        if mode.quorum is None:
-            return LocalTraining(mode, own_workers)
-        needed = needed_of(mode.quorum, runner.workers)
-        if mode.schedule is None and not self.spec.sync.is_simulated:
-            (carrier,) = runner.carriers
-            return FreeRounds(mode, own_workers, Inbox(carrier), needed, self.decide or by_store())
-        schedule = mode.schedule or RoundSchedule()  # in which nobody is late
-        return ScheduledRounds(mode, own_workers, Drawn(schedule, runner.workers, needed, mode.every))
-
-    def _async(self, mode: AsyncSync, runner: Runner, randomness: Randomness) -> Synchronization:
-        workers = [
-            AsyncWorker(
-                replica,
-                self.spec.compressor,
-                self.spec.training,
-                rank,
-                runner.workers,
-                hold_back_zeros=self.spec.training.find_unused_parameters,
-            )
-            for rank, replica in zip(runner.ranks, self._replicas(runner), strict=True)
+        return [
+            GradientsInRounds(*own, randomness, refuses=refuses)
+            for own in zip(groups, self._patterns(replica, groups), replicas, strict=True)
         ]
-        behind, times = mode.most_behind, mode.step_times or (1.0,) * runner.workers
+
+    def _weights(
+        self, mode: WeightsSync, groups: Sequence[WorkerGroup], randomness: Randomness
+    ) -> Sequence[WorkerInLockstep]:
+        model, workers = deepcopy(self.model), groups[0].workers
+        weights = [
+            on_host(parameter) if mode.offload else parameter.detach().view(-1)
+            for parameter in trained_of(model)
+        ]
+        agreed = Agreed.begin(weights, buffers_of(model), mode)
+        sites = self._sites(groups[0]) if mode.pattern == "hierarchical" else None
+        replicas, made = self._replicas(groups), list[WorkerInLockstep]()
+        setting = self._setting(replicas[0], groups[0])
+        for group, replica in zip(groups, replicas, strict=True):
+            setting = replace(setting, rank=group.rank)
+            own = LocalWorker(group, setting, sites, replica, randomness, self.method, model, agreed)
+            if mode.quorum is None:
+                made.append(LocalTraining(mode, own))
+                continue
+            needed = needed_of(mode.quorum, workers)
+            if mode.schedule is None and group.carrier.waits:
+                made.append(FreeRounds(mode, own, Inbox(group.carrier), needed, self.decide or by_store()))
+                continue
+            schedule = mode.schedule or RoundSchedule()  # in which nobody is late
+            made.append(ScheduledRounds(mode, own, Drawn(schedule, workers, needed, mode.every)))
+        return made
+
+    def _async(
+        self, mode: AsyncSync, groups: Sequence[WorkerGroup], randomness: Randomness
+    ) -> Sequence[WorkerInLockstep]:
+        spec, behind, workers = self.spec, mode.most_behind, groups[0].workers
+        times = mode.step_times or (1.0,) * workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
         timing = SimulatedTiming(times, mode.delay, mode.schedule_seed, behind) if follows else None
-        return AsynchronousTraining(runner, workers, randomness, most_behind=behind, timing=timing)
+        return [
+            AsynchronousTraining(
+                group,
+                AsyncWorker(
+                    replica,
+                    spec.compressor,
+                    spec.training,
+                    group.rank,
+                    workers,
+                    hold_back_zeros=spec.training.find_unused_parameters,
+                ),
+                randomness,
+                most_behind=behind,
+                timing=timing,
+            )
+            for group, replica in zip(groups, self._replicas(groups), strict=True)
+        ]
 
-    def _hybrid(self, mode: HybridSync, runner: Runner, randomness: Randomness) -> Synchronization:
-        spec, parts = self.spec, two_parts(self.model)
-        replica = Replica(parts.convolutional, self.task, spec.training, runner.workers)
+    def _hybrid(
+        self, mode: HybridSync, groups: Sequence[WorkerGroup], randomness: Randomness
+    ) -> Sequence[WorkerInLockstep]:
+        spec, parts, workers = self.spec, two_parts(self.model), groups[0].workers
+        replica = Replica(parts.convolutional, self.task, spec.training, workers)
         config = HybridConfig(
             scheme=mode.scheme,
             values=_TYPES[mode.activations],
@@ -168,25 +201,24 @@ class _Build:
             summed=spec.compressor.reduction == "sum",
             seed=spec.seed,
         )
-        workers = [
-            HybridWorker(parts, self.task, spec.training, config, rank, runner.workers)
-            for rank in runner.ranks
+        return [
+            HybridTraining(
+                group,
+                pattern,
+                self.model,
+                parts,
+                replica,
+                HybridWorker(parts, self.task, spec.training, config, group.rank, workers),
+                randomness,
+                refuses=spec.compressor.nonfinite == "refuse",
+            )
+            for group, pattern in zip(groups, self._patterns(replica, groups), strict=True)
         ]
-        return HybridTraining(
-            runner,
-            self._patterns(replica, runner),
-            self.model,
-            parts,
-            replica,
-            workers,
-            randomness,
-            refuses=spec.compressor.nonfinite == "refuse",
-        )
 
-    def _replicas(self, runner: Runner) -> list[Replica]:
-        """One per worker here; the first has the model itself."""
-        models = [self.model, *(deepcopy(self.model) for _ in runner.ranks[1:])]
-        return [Replica(model, self.task, self.spec.training, runner.workers) for model in models]
+    def _replicas(self, groups: Sequence[WorkerGroup]) -> list[Replica]:
+        """One per worker; the first has the model itself."""
+        models = [self.model, *(deepcopy(self.model) for _ in groups[1:])]
+        return [Replica(model, self.task, self.spec.training, groups[0].workers) for model in models]
 
     def _carrier(self, key: bytes | None) -> Carrier:
         """This worker's way to the others."""
@@ -205,42 +237,42 @@ class _Build:
             return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
         return connected(most_bytes=most_bytes, key=key)
 
-    def _setting(self, replica: Replica, runner: Runner) -> Setting:
+    def _setting(self, replica: Replica, group: WorkerGroup) -> Setting:
         """The setting of all parameters; tensors lie where residuals will."""
         offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
         return Setting(
             replica.names,
             [weight.float().cpu() if offloads else weight.clone() for weight in replica.weights()],
-            rank=0,
-            workers=runner.workers,
+            rank=group.rank,
+            workers=group.workers,
             threads=torch.get_num_threads(),
             hold_back_zeros=self.spec.training.find_unused_parameters,
         )
 
-    def _patterns(self, replica: Replica, runner: Runner) -> list[Pattern]:
-        """One per rank."""
-        setting = self._setting(replica, runner)
+    def _patterns(self, replica: Replica, groups: Sequence[WorkerGroup]) -> list[Pattern]:
+        """One per worker."""
+        setting = self._setting(replica, groups[0])
         mode, method = self.mode, self.method
         back: Method = getattr(mode, "back", None) or downlink_method(method)
         name = mode.pattern_name
-        settings = [replace(setting, rank=rank) for rank in runner.ranks]
+        settings = [replace(setting, rank=group.rank) for group in groups]
         if not isinstance(mode, GradientsSync):
             return [pattern_for(name, method, back, setting, None) for setting in settings]
         if mode.gathers_buckets and isinstance(method, NoCompression) and not self.clips_own:
             return [AllGather(method, setting, all_reduces=True) for setting in settings]
-        sites = self._sites(runner) if name == "hierarchical" else None
+        sites = self._sites(groups[0]) if name == "hierarchical" else None
         slices = cut_parameters(
             dict(zip(reversed(setting.names), reversed(setting.sizes), strict=True)),
-            1 if name == "parameter_server" else runner.workers,
+            1 if name == "parameter_server" else setting.workers,
         )
         shards = shards_of(slices, setting.names)  # as the hook cuts them
         return [pattern_for(name, method, back, setting, sites, lambda *_: shards) for setting in settings]
 
-    def _sites(self, runner: Runner) -> Sites:
+    def _sites(self, group: WorkerGroup) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""
         if (named := self.mode.site_ranks) is not None:
-            return Sites.of(named, runner.workers)
-        return Sites.by_place(places_of() if runner.waits else [""] * runner.workers)
+            return Sites.of(named, group.workers)
+        return Sites.by_place(places_of() if group.carrier.waits else [""] * group.workers)
 
 
 def _exchanged(spec: RunSpec) -> Method:

@@ -8,25 +8,24 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.base import Pattern
-from taugrad.compressors.exchange.rounds import PendingRounds
-from taugrad.compressors.exchange.runner import Runner
-from taugrad.compressors.exchange.tensors import copy_into
+from taugrad.compressors.exchange.worker_group import WorkerGroup
 
 from ..data.feeding import Batch
 from ..replica.generators import Randomness
 from ..replica.replica import Replica
 from .ledger import Iteration
-from .synchronization import InRounds, StepContext
+from .synchronization import StepContext, WorkerInLockstep
 
 
-class GradientsInRounds(InRounds):
-    """One model for all workers here: replicas are identical, only gradients and residuals differ."""
+class GradientsInRounds(WorkerInLockstep):
+    """A worker whose replica is that of all workers after each step; only gradients and residuals differ."""
 
     def __init__(
         self,
-        runner: Runner,
-        patterns: Sequence[Pattern],
+        group: WorkerGroup,
+        pattern: Pattern,
         replica: Replica,
         randomness: Randomness,
         *,
@@ -35,55 +34,47 @@ class GradientsInRounds(InRounds):
         model: nn.Module | None = None,
         others: Sequence[str] = (),
     ) -> None:
-        """Takes charge, with a pattern for each of the runner's ranks.
+        """Takes charge of a worker; simulated ones share parameters and optimizer.
 
         `refuses`: whether a gradient that is not finite ends the run, unless fp16 made it so; `can_skip`:
         whether `nonfinite: skip` is accepted. `model` is the whole, where the replica has a part of it;
         `others` names its other parameters.
         """
-        self._refuses = refuses
-        names = [*replica.names, *others]
+        super().__init__(group, sum(pattern.setting.sizes))
         nonfinite = partial(NonFiniteGradient, can_skip=can_skip)
-        super().__init__([Averaging(runner, patterns, names, nonfinite=nonfinite)], names)
-        self._replica, self._randomness = replica, randomness
+        self._averaging = Averaging(group.carrier, pattern, [*replica.names, *others], nonfinite=nonfinite)
+        self._pattern, self._replica, self._randomness, self._refuses = pattern, replica, randomness, refuses
         self.model = replica.model if model is None else model
-        self._runner.broadcast([*self.model.parameters(), *self.model.buffers()])
 
-    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
+    def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
         iteration = self.ledger.begin()
-        losses, pending = [], []
         self._broadcast(self.model.buffers())
-        before = [buffer.clone() for buffer in self.model.buffers()]
-        after: list[Tensor] = []
-        for local, (rank, batch) in enumerate(zip(self.ranks, batches, strict=True)):
-            copy_into(list(self.model.buffers()), before)
-            with self._randomness.of(rank):
-                losses.append(self._replica.backward(batch))
-            after = after or [buffer.clone() for buffer in self.model.buffers()]
-            pending.append(self._begin_exchange(local, rank, context))
-        copy_into(list(self.model.buffers()), after)  # worker 0's, as DDP has it
-        mean = self._agree(pending)
+        with self._randomness.of(self.rank):
+            iteration.loss = self._replica.backward(batch)
+        self._replica.prepare_own()
+        pending = self._averaging.begin(self._taken_gradients(context))
+        mean = yield from self._agree(self._averaging, pending)
+        yield partial(self._step, mean, context)
+        return iteration
+
+    def _step(self, mean: Tensor | None, context: StepContext) -> None:
+        """The step of all workers along their mean gradient."""
         if mean is not None:
-            self._replica.put_gradients(self._patterns[0].by_parameter(mean))
+            self._replica.put_gradients(self._pattern.by_parameter(mean))
             self._replica.step(context.position)
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
-        iteration.loss = sum(losses) / len(losses)
-        return iteration
 
-    def _begin_exchange(self, local: int, rank: int, context: StepContext) -> PendingRounds:
-        self._replica.prepare_own()
-        return self._averaging.begin(local, self._taken_gradients(rank, context))
-
-    def _taken_gradients(self, rank: int, context: StepContext) -> list[Tensor]:
-        """The replica's, as one worker's; worker 0's are observed."""
-        if context.observe and rank == 0:
+    def _taken_gradients(self, context: StepContext) -> list[Tensor]:
+        """The worker's; worker 0's are observed."""
+        if context.observe and self.rank == 0:
             self.ledger.now.statistics = self._replica.statistics()
         return self._replica.take_gradients()
 
-    def sync_model(self) -> None:
+    def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`. Buffers become worker 0's before the next pass only."""
-        self._runner.broadcast(list(self.model.buffers()))
+        self._group.broadcast(list(self.model.buffers()))
+        yield
 
     def shared_state(self) -> dict[str, Any]:
         ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}

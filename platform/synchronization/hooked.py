@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
 from taugrad.compressors.exchange.addresses import transport_of
-from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.tensors import broadcast
+from taugrad.compressors.exchange.worker_group import gather_rows
 from taugrad.compressors.methods import Method
 from taugrad.compressors.optimizer_steps import SparseUnderAdam
 
@@ -21,11 +20,11 @@ from ..data.feeding import Batch
 from ..replica.replica import Replica
 from ..spec import RunSpec
 from ..spec.synchronization import GradientsSync
-from .ledger import Iteration, Ledger, Links
-from .synchronization import StepContext, Synchronization
+from .ledger import Iteration, Links
+from .synchronization import OneWorker, StepContext
 
 
-class HookedGradients(Synchronization):
+class HookedGradients(OneWorker):
     """This process's worker under DDP.
 
     Attributes:
@@ -42,7 +41,7 @@ class HookedGradients(Synchronization):
         device: torch.device,
         key: bytes | None = None,
     ) -> None:
-        self.ranks, self.workers = [dist.get_rank()], dist.get_world_size()
+        super().__init__(dist.get_rank(), dist.get_world_size())
         self._transport = transport_of(None, device)
         self.replica = replica
         self.model = replica.model
@@ -55,8 +54,6 @@ class HookedGradients(Synchronization):
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
         pattern, sites, back = spec.sync.pattern, spec.sync.sites, spec.sync.back
         self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, back=back, key=key)
-        self._gather = partial(gather_rows, device=device)
-        self.ledger = Ledger(lambda rows: self._gather(rows[0]), 1, self.workers, 0)
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 
@@ -85,7 +82,11 @@ class HookedGradients(Synchronization):
         broadcast(self.model.buffers(), None, self._transport)
 
     def links(self) -> Links | None:
-        return Links.of(self.state.traffic, self.ranks, lambda rows: self._gather(rows[0]))
+        return Links.of(gather_rows(Links.row(self.state.traffic, self.rank), self._transport))
+
+    def flush(self) -> None:
+        if self.ledger.begun:
+            self.ledger.complete(gather_rows(self.ledger.row(), self._transport))
 
     def shared_state(self) -> dict[str, Any]:
         return {

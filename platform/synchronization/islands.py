@@ -20,9 +20,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from taugrad.compressors import NonFiniteGradient, Step, compress_replicas
 from taugrad.compressors.exchange.addresses import all_gather_bytes, places_of, transport_of
-from taugrad.compressors.exchange.runner import gather_rows
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import broadcast
+from taugrad.compressors.exchange.worker_group import gather_rows
 from taugrad.compressors.methods import Method
 
 from ..data.feeding import Batch
@@ -32,14 +32,14 @@ from ..spec import RunSpec
 from ..spec.synchronization import GradientsSync
 from ..spec.validation import why_no_islands
 from ..tasks.task import Task
-from .ledger import Iteration, Ledger, Links
-from .synchronization import StepContext, Synchronization
+from .ledger import Iteration, Links
+from .synchronization import OneWorker, StepContext
 
 _LEAST = 1 << 16
 """Elements of a layer that is gathered and reduced by itself, beside the computation of others."""
 
 
-class IslandGradients(Synchronization):
+class IslandGradients(OneWorker):
     """This process's worker, which has a shard of its island's model.
 
     Attributes:
@@ -62,8 +62,8 @@ class IslandGradients(Synchronization):
         shard the model.
         """
         assert isinstance(spec.sync, GradientsSync)
-        self.ranks, self.workers, self.model = [dist.get_rank()], dist.get_world_size(), model
-        self._transport = transport_of(None, device)
+        super().__init__(dist.get_rank(), dist.get_world_size())
+        self.model, self._transport = model, transport_of(None, device)
         self._device, islands = device, islands_of(spec.sync, self.workers).members
         mesh = DeviceMesh(device.type, islands, mesh_dim_names=("islands", "shards"))
         self._peers, self._island = mesh["islands"].get_group(), mesh["shards"].get_group()
@@ -84,7 +84,6 @@ class IslandGradients(Synchronization):
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
         self._refuses = spec.compressor.nonfinite == "refuse"
-        self.ledger = Ledger(lambda rows: gather_rows(rows[0], device), 1, self.workers, 0)
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
@@ -140,6 +139,10 @@ class IslandGradients(Synchronization):
     def links(self) -> Links | None:
         """See `Synchronization.links`. FSDP2's transport decides inside islands."""
         return None
+
+    def flush(self) -> None:
+        if self.ledger.begun:
+            self.ledger.complete(gather_rows(self.ledger.row(), self._transport))
 
     def shared_state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "totals": self.totals.state_dict()}

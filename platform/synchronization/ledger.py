@@ -1,13 +1,12 @@
-"""The ledger: one entry an iteration, of what this process's workers have counted, until it is flushed.
+"""A worker's ledger: one entry an iteration, of what it has counted, until it is flushed.
 
-From time to time all processes gather the notes of all workers, and complete their entries alike.
+From time to time all workers gather their notes, and complete their entries alike.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,37 +19,33 @@ SHOWN_WORKERS = 64
 """Up to this number of workers, metrics of each one are logged."""
 _SUMS = ("elements", "sent", "paper_bits", "wire_bytes", "received_bytes", "messages")
 """Notes that every mode has: sums over the workers are in the ledger."""
-_HERE = ("loss", "squares")
+_OWN = ("loss", "squares")
 """Likewise: the loss of a worker's part, and the sum of squares of its residuals."""
 Notes = NDArray[np.void]
-"""One row a worker, with a float64 for each name; exact for counts up to 2^53."""
+"""One per worker, with a float64 for each name; exact for counts up to 2^53."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """What went over each link since the run began, of all processes."""
+    """What went over each link since the run began, of all workers."""
 
     messages: NDArray[np.int64]
     """int64 [workers, workers], from row to column."""
     nbytes: NDArray[np.int64]
     """int64 [workers, workers], of messages: what the ledger counts as received."""
 
+    @staticmethod
+    def row(traffic: Traffic, rank: int) -> NDArray[np.float64]:
+        """What a worker counted, for `of`: [2, workers]."""
+        return np.stack([traffic.link_messages[rank], traffic.link_bytes[rank]]).astype(np.float64)
+
     @classmethod
-    def of(
-        cls, traffic: Traffic, ranks: Sequence[int], gather: Callable[[NDArray[np.float64]], NDArray[Any]]
-    ) -> "Links | None":
-        """What went over each link, from what each process counted; all must call this together.
+    def of(cls, rows: NDArray[np.float64]) -> "Links | None":
+        """What went over each link, from the rows of all workers.
 
         None where no message did: the transport of all-reduces decides about links.
-
-        Args:
-            traffic: of the workers here.
-            ranks: theirs.
-            gather: gives float64 [workers, ...], of all workers, for [workers here, ...].
         """
-        here = list(ranks)
-        rows = np.stack([traffic.link_messages[here], traffic.link_bytes[here]], axis=1)
-        messages, nbytes = gather(rows.astype(np.float64)).astype(np.int64).swapaxes(0, 1)
+        messages, nbytes = rows.astype(np.int64).swapaxes(0, 1)
         return cls(messages, nbytes) if messages.any() else None
 
     def to_csv(self) -> str:
@@ -65,10 +60,9 @@ class Iteration:
     """The entry of one iteration."""
 
     step: Step
-    """Counts are of this process's workers until the ledger is flushed, and of all from then on; seconds are
-    means over this process's workers."""
+    """Counts are of this worker until the ledger is flushed, and of all from then on."""
     loss: float = 0.0
-    """The mean of the weighted losses of this process's workers, or of all where that says so."""
+    """This worker's weighted loss, or the mean of all workers' where that says so."""
     statistics: dict[str, GradientStatistics] = field(default_factory=dict)
     """By parameter name, of worker 0's gradient, where it was observed."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -81,28 +75,20 @@ class Iteration:
 
 
 class Ledger:
-    """Entries that are not complete yet, and the sums of those that are.
+    """A worker's entries that are not complete yet, and the sums of those that are.
 
     Attributes:
         totals: of all workers, in all complete entries.
-        traffic: of this process's workers, with that of each link.
+        traffic: of this worker, with that of each link.
     """
 
-    def __init__(
-        self,
-        gather: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-        here: int,
-        workers: int,
-        elements: int,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """Begins an empty one, for `here` of `workers` workers and a model of so many elements.
+    def __init__(self, workers: int, elements: int, notes: Sequence[str] = ()) -> None:
+        """Begins an empty one, for a model of so many elements.
 
-        `gather` gives float64 [workers, ...], of all workers, for [workers here, ...]. `notes` are what
-        workers of this mode note in addition to what all do.
+        `notes` are what workers of this mode note in addition to what all do.
         """
-        self._gather, self._here, self._workers, self._elements = gather, here, workers, elements
-        self._dtype = np.dtype([(name, np.float64) for name in (*_SUMS, *_HERE, *notes)])
+        self._elements = elements
+        self._dtype = np.dtype([(name, np.float64) for name in (*_SUMS, *_OWN, *notes)])
         self.totals, self.traffic = Totals(), Traffic(workers)
         self._open: list[tuple[Iteration, Notes]] = []
 
@@ -116,13 +102,13 @@ class Ledger:
         """The latest entry that is not complete."""
         return self._open[-1][0]
 
-    def note(self, local: int, number: int = -1) -> np.void:
-        """What a worker here notes about an iteration, to be changed in place; all 0 at first.
+    def note(self, number: int = -1) -> np.void:
+        """What the worker notes about an iteration, to be changed in place; all 0 at first.
 
         The iteration is given by its number among those that are not complete; by default it is the latest.
         """
-        row: np.void = self._open[number][1][local]
-        return row
+        note: np.void = self._open[number][1][0]
+        return note
 
     def entry(self, number: int) -> Iteration:
         """An entry, by its number among those that are not complete."""
@@ -131,44 +117,49 @@ class Ledger:
     def begin(self, step: Step | None = None, *, always_under_way: bool = False) -> Iteration:
         """Begins an iteration; what is not sent in it counts as elements, too.
 
-        `step` has what this process's workers have counted already, elements included.
+        `step` has what the worker has counted already, elements included.
         """
-        step = Step(steps=1, elements=self._elements * self._here) if step is None else step
+        step = Step(steps=1, elements=self._elements) if step is None else step
         iteration = Iteration(step, always_under_way=always_under_way)
-        self._open.append((iteration, np.zeros(self._here, self._dtype)))
+        self._open.append((iteration, np.zeros(1, self._dtype)))
         return iteration
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Counts the time inside as waiting for the others; simulated workers never wait."""
+        """Counts the time inside as waiting for the others."""
         step, began = self.now.step, perf_counter()
         yield
-        if self._here < self._workers:
-            waited = perf_counter() - began
-            step.exchange_s += waited
-            step.blocked_s += waited
+        waited = perf_counter() - began
+        step.exchange_s += waited
+        step.blocked_s += waited
 
-    def flush(
-        self, complete: Callable[[Iteration, Notes, Notes], None] = lambda *_: None
-    ) -> NDArray[np.void]:
-        """Completes all entries with what all workers have counted; all processes call this together.
+    def row(self) -> NDArray[np.float64]:
+        """What the worker has counted and noted, for `complete`: [entries, names]."""
+        for iteration, note in self._open:
+            for name in _SUMS:
+                note[name] += getattr(iteration.step, name)
+        notes = np.concatenate([note for _, note in self._open])
+        return notes.view(np.float64).reshape(len(notes), -1)
 
-        `complete` is called with each entry, the notes of all workers and those of the workers here. Returns
-        all notes, [workers, iterations].
+    def complete(
+        self,
+        rows: NDArray[np.float64],
+        complete: Callable[[Iteration, Notes, np.void], None] = lambda *_: None,
+    ) -> Notes:
+        """Completes all entries with the rows of all workers, [workers, entries, names].
+
+        `complete` is called with each entry, the notes of all workers and this worker's. Returns all notes,
+        [workers, entries].
         """
-        for iteration, notes in self._open:
+        notes: Notes = np.ascontiguousarray(rows).view(self._dtype)[..., 0]
+        sums = {name: notes[name].sum(axis=0).astype(np.int64).tolist() for name in _SUMS}
+        for number, (iteration, note) in enumerate(self._open):
             for name in _SUMS:
-                notes[name][0] += getattr(iteration.step, name)
-        rows = np.stack([notes for _, notes in self._open], axis=1)
-        gathered = self._gather(rows.view(np.float64).reshape(self._here, len(self._open), -1))
-        every: NDArray[np.void] = np.ascontiguousarray(gathered).view(self._dtype)[..., 0]
-        for number, (iteration, here) in enumerate(self._open):
-            for name in _SUMS:
-                setattr(iteration.step, name, int(every[name][:, number].sum()))
-            complete(iteration, every[:, number], here)
+                setattr(iteration.step, name, sums[name][number])
+            complete(iteration, notes[:, number], note[0])
             self.totals.add(iteration.step)
         self._open = []
-        return every
+        return notes
 
     def load(self, totals: dict[str, int]) -> None:
         """Restores the sums; no entry is open then."""

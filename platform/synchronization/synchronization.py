@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from taugrad.compressors import Totals
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.lockstep import Coroutine, run
 from taugrad.compressors.exchange.rounds import PendingRounds
+from taugrad.compressors.exchange.worker_group import WorkerGroup
 
 from ..data.batch_plan import Position
 from ..data.feeding import Batch
-from .ledger import Iteration, Ledger, Links
+from .ledger import Iteration, Ledger, Links, Notes
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class StepContext:
 
 
 class Synchronization(ABC):
-    """This process's workers, and how they synchronize with the others."""
+    """This process's worker, or its simulated ones, and how they synchronize with the others."""
 
     ranks: Sequence[int]
     """Ranks of the workers that this process runs, ascending."""
@@ -37,13 +40,12 @@ class Synchronization(ABC):
     """How many there are everywhere."""
     model: nn.Module
     """What the workers agreed on last."""
-    ledger: Ledger
     own_models: bool = False
     """Whether workers train models of their own, which run ahead of `model`; losses are those of these."""
 
     @abstractmethod
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
-        """Every worker here learns from its part of a batch, one a rank of this process.
+        """Every worker here learns from its part of a batch, one per rank of this process.
 
         Returns the ledger's entry, which the next `flush` completes. Where workers do not wait for one
         another, the next `sync_model` does, and nothing else may make them wait. Raises
@@ -52,14 +54,13 @@ class Synchronization(ABC):
         """
 
     @property
+    @abstractmethod
     def totals(self) -> Totals:
         """The ledger of all iterations that are complete; a copy."""
-        return Totals(**self.ledger.totals.state_dict())
 
+    @abstractmethod
     def flush(self) -> None:
         """Completes the ledger's entries by what all workers counted; all processes call this together."""
-        if self.ledger.begun:
-            self.ledger.flush()
 
     @abstractmethod
     def links(self) -> Links | None:
@@ -96,38 +97,75 @@ class Synchronization(ABC):
         raise ValueError("each worker's residual belongs to its part of the data")
 
 
-class InRounds(Synchronization):
-    """Workers whose agreement is a pattern's rounds, carried out by a runner.
+class OneWorker(Synchronization):
+    """A process's only worker, or a simulated one.
 
     Attributes:
-        ledger: of this process's workers.
+        rank: the worker's.
+        ledger: the worker's.
     """
 
-    notes: Sequence[str] = ()
-    """What workers note in addition to what all do; see `Ledger`."""
+    def __init__(self, rank: int, workers: int, elements: int = 0, notes: Sequence[str] = ()) -> None:
+        """Begins a ledger of a model of so many elements; for `notes` see `Ledger`."""
+        self.rank, self.ranks, self.workers = rank, [rank], workers
+        self.ledger = Ledger(workers, elements, notes)
 
-    def __init__(self, averagings: Sequence[Averaging], names: Sequence[str]) -> None:
-        """Takes charge; there is one averaging, or one for each part of the model with rounds of its own."""
-        self._averaging, self._names = averagings[0], list(names)
-        self._runner, self._patterns = self._averaging.runner, self._averaging.patterns
-        self.ranks, self.workers = self._runner.ranks, self._runner.workers
-        elements = sum(sum(averaging.patterns[0].setting.sizes) for averaging in averagings)
-        self.ledger = Ledger(self._runner.gather, len(self.ranks), self.workers, elements, self.notes)
+    @property
+    def totals(self) -> Totals:
+        return Totals(**self.ledger.totals.state_dict())
+
+
+class WorkerInLockstep(OneWorker):
+    """A worker whose part in what all do together are coroutines; a real one runs them alone."""
+
+    def __init__(self, group: WorkerGroup, elements: int, notes: Sequence[str] = ()) -> None:
+        super().__init__(group.rank, group.workers, elements, notes)
+        self._group = group
+
+    @abstractmethod
+    def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
+        """The worker's part of `iterate`."""
+
+    def agree(self) -> Coroutine[None]:
+        """The worker's part of `sync_model`."""
+        yield
+
+    def complete_ledger(self) -> Coroutine[Notes]:
+        """The worker's part of `flush`; returns the notes of all workers, [workers, iterations]."""
+        rows = yield from self._group.gather(self.ledger.row())
+        return self.ledger.complete(rows, self._complete)
+
+    def _complete(self, iteration: Iteration, notes: Notes, own: np.void) -> None:
+        """Completes an entry with what only this mode notes."""
+
+    def gathered_links(self) -> Coroutine[Links | None]:
+        """The worker's part of `links`."""
+        return Links.of((yield from self._group.gather(Links.row(self.ledger.traffic, self.rank))))
+
+    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
+        return run(self.iteration(batches[0], context))
+
+    def sync_model(self) -> None:
+        run(self.agree())
+
+    def flush(self) -> None:
+        if self.ledger.begun:
+            run(self.complete_ledger())
 
     def links(self) -> Links | None:
-        return Links.of(self.ledger.traffic, self.ranks, self._runner.gather)
+        return run(self.gathered_links())
 
-    def _agree(self, pending: Sequence[PendingRounds]) -> Tensor | None:
+    def _agree(self, averaging: Averaging, pending: PendingRounds) -> Coroutine[Tensor | None]:
         """Ends an exchange; float32 [all elements], or None where the step is left out.
 
         All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
         """
-        step, outcome = self.ledger.now.step, self._averaging.run(pending)
+        step, outcome = self.ledger.now.step, (yield from averaging.complete(pending))
         step.exchange_s += outcome.waited_s
         step.blocked_s += outcome.waited_s
-        return self._averaging.finish(outcome, step, self.ledger.traffic)
+        return averaging.finish(outcome, step, self.ledger.traffic)
 
     def _broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Worker 0's tensors to all, in place."""
+        """Copies worker 0's tensors to all, in place."""
         with self.ledger.waiting():
-            self._runner.broadcast(list(tensors))
+            self._group.broadcast(list(tensors))

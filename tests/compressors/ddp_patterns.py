@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns import base, downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.methods import read_config
 
 LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
@@ -79,17 +80,18 @@ class Simulated:
             )
             for rank in range(workers)
         ]
-        self.averaging = Averaging(Runner.simulated(workers), self.patterns, self.names)
+        pairs = zip(in_memory(workers), self.patterns, strict=True)
+        self.averagings = [Averaging(carrier, pattern, self.names) for carrier, pattern in pairs]
 
     def mean_of(self, given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        pending = [
-            self.averaging.begin(rank, [gradients[name].flatten().float() for name in self.names])
-            for rank, gradients in enumerate(given)
-        ]
-        outcome = self.averaging.run(pending)
-        for pattern in self.patterns:
-            pattern.commit()
-        self.averaging.done += 1
+        coroutines = []
+        for averaging, tensors in zip(self.averagings, given, strict=True):
+            pending = averaging.begin([tensors[name].flatten().float() for name in self.names])
+            coroutines.append(averaging.complete(pending))
+        outcome, *_ = run_lockstep(coroutines)
+        for averaging in self.averagings:
+            averaging.pattern.commit()
+            averaging.done += 1
         assert isinstance(outcome.mean, Tensor)
         results = {name: torch.empty(SIZES[name]) for name in self.names}
         for shard in self.patterns[0].shards:

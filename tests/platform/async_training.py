@@ -84,7 +84,7 @@ class Learnt:
 
     def __init__(self, training: Any) -> None:
         self.sum = torch.zeros(weights(training).numel()).double()
-        for replica in training._replicas:
+        for replica in (worker._replica for worker in training.by_rank):
             replica.step = partial(self._add, replica, replica.step)
 
     def _add(self, replica: Any, step: Any, position: object) -> None:
@@ -99,10 +99,10 @@ def kept(training: Any) -> torch.Tensor:
     That is residuals, what waits, and how far they have moved in a round that is not closed.
     """
     state, total = training.worker_state(), torch.zeros(weights(training).numel()).double()
-    for local, rank in enumerate(training.ranks):
-        total += torch.cat(training.local.fragments[0].pseudo_gradient(local)).double()
+    for rank, worker in enumerate(training.by_rank):
+        total += torch.cat(worker.local.fragments[0].pseudo_gradient()).double()
         unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["residuals"]
-        total += torch.cat([unsent[name] for name in training._names]).double() if unsent else 0
+        total += torch.cat([unsent[name] for name in worker._replica.names]).double() if unsent else 0
         pending = state["replicas"][str(rank)]["pending"]
         total += 0 if pending is None else torch.cat(pending).double()
     return total

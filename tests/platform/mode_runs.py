@@ -20,7 +20,7 @@ from taugrad.compressors.exchange.mesh import Mesh
 from taugrad.compressors.ops.array import Bytes
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.hooked import HookedGradients
-from taugrad.platform.synchronization.synchronization import InRounds
+from taugrad.platform.synchronization.synchronization import WorkerInLockstep
 from taugrad.platform.training.trainer import Trainer
 
 Spec = dict[str, Any]
@@ -47,7 +47,7 @@ def result(trainer: Trainer, recorder: Recorder) -> dict[str, Any]:
     links = trainer.sync.links()
     timeless = {k: v for k, v in trainer.totals().items() if "seconds" not in k}
     sync = trainer.sync
-    hooked, in_rounds = isinstance(sync, HookedGradients), isinstance(sync, InRounds)
+    hooked, in_rounds = isinstance(sync, HookedGradients), isinstance(sync, WorkerInLockstep)
     traffic = sync.state.traffic if hooked else sync.ledger.traffic if in_rounds else None
     return {
         "weights": {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()},

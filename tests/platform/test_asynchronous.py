@@ -123,12 +123,12 @@ def test_nothing_is_lost(line, monkeypatch):
     training = training_of(K, simulating(UNEVEN), line)
     before = weights(training).double()
     summed = [torch.zeros_like(before) for _ in range(K)]
-    for total, worker in zip(summed, training.workers_here, strict=True):
-        taking(worker.replica, total, monkeypatch)
+    for total, worker in zip(summed, training.by_rank, strict=True):
+        taking(worker.worker.replica, total, monkeypatch)
     run(training, 0, T, T)
     residuals = [
         torch.cat([worker.compressor.feedback.residuals[name] for name in worker.replica.names]).double()
-        for worker in training.workers_here
+        for worker in (mode.worker for mode in training.by_rank)
     ]
     applied = (weights(training).double() - before) * K / -RATE
     owed = sum(residuals)
@@ -166,9 +166,9 @@ def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, dela
     course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
     training = training_of(workers, simulating({"mode": "async"} | course))
     run(training, 0, 8, 8)
-    weights = {worker.received.weights().tobytes() for worker in training.workers_here}
+    weights = {mode.worker.received.weights().tobytes() for mode in training.by_rank}
     assert len(weights) == 1
-    assert all(worker.received.messages == [8] * workers for worker in training.workers_here)
+    assert all(mode.worker.received.messages == [8] * workers for mode in training.by_rank)
 
 
 def test_a_schedule_is_the_same_from_whatever_side_it_is_asked():
@@ -196,4 +196,4 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         training.sync_model()
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()
-        assert len({worker.received.weights().tobytes() for worker in training.workers_here}) == 1
+        assert len({mode.worker.received.weights().tobytes() for mode in training.by_rank}) == 1

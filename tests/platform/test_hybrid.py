@@ -81,12 +81,12 @@ def test_rates_of_both_parts_follow_their_own_batches(alone):
     rules = {"scaling": {"kind": "linear", "reference": BATCH // K}}
     trainer, _ = trained(simulating(hybrid(fields=rules, fc_batch="per_worker")))
     sync = trainer.sync
-    rates = [worker.optimizer.param_groups[0]["lr"] for worker in sync.workers_here]
+    rates = [worker.optimizer.param_groups[0]["lr"] for worker in (mode.worker for mode in sync.by_rank)]
     assert rates == [pytest.approx(RATE)] * K
-    assert sync._replica.optimizer.param_groups[0]["lr"] == pytest.approx(K * RATE)
-    decay = sync._replica.optimizer.param_groups[0]["weight_decay"]
+    assert sync.by_rank[0]._replica.optimizer.param_groups[0]["lr"] == pytest.approx(K * RATE)
+    decay = sync.by_rank[0]._replica.optimizer.param_groups[0]["weight_decay"]
     assert 1 - K * RATE * decay == pytest.approx((1 - RATE * 1e-3) ** K, rel=1e-12)
-    assert sync.workers_here[0].optimizer.param_groups[0]["weight_decay"] == pytest.approx(1e-3)
+    assert sync.by_rank[0].worker.optimizer.param_groups[0]["weight_decay"] == pytest.approx(1e-3)
 
 
 def test_any_number_of_workers_trains_as_one_process_and_reloads_what_others_saved(one, tmp_path):
@@ -110,7 +110,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_step_out_or_ends_the_run(schem
     for action in ("skip", "refuse"):
         trainer = trainer_of(simulating(hybrid(f"wgt(0.01, nonfinite='{action}')", scheme=scheme)))
         sync = trainer.sync
-        last = sync.workers_here[1].layers[-1]
+        last = sync.by_rank[1].worker.layers[-1]
         with torch.no_grad():
             last.weight.register_hook(lambda gradient: gradient * float("inf"))
         if action == "refuse":

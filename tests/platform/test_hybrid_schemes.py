@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
 from taugrad.platform.spec.models import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.spec.training import TrainingConfig
-from taugrad.platform.synchronization.hybrid.exchange import Exchange, run_lockstep
+from taugrad.platform.synchronization.hybrid.exchange import Exchange
 from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
 from taugrad.platform.synchronization.hybrid.worker import (
     Computed,
@@ -139,9 +140,7 @@ def run(
     ]
     position = Position(0, DONE, 100, DONE, sum(len(batch) for batch in batches), 100)
     coroutines = [
-        worker.iterate(
-            batch, position, nullcontext, Exchange(carrier, torch.float64, Traffic(workers), waits=False)
-        )
+        worker.iterate(batch, position, nullcontext, Exchange(carrier, torch.float64, Traffic(workers)))
         for worker, batch, carrier in zip(team, batches, in_memory(workers), strict=True)
     ]
     return team, run_lockstep(coroutines), tasks

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from taugrad.compressors import CorruptMessage, NonFiniteWeight
 from taugrad.platform.synchronization.quorum.message import AgreedState
 from taugrad.platform.synchronization.quorum.scheduled import Presence, WorkerEvent
-from taugrad.platform.synchronization.quorum.training import QuorumTraining
 
 pytestmark = pytest.mark.usefixtures("alone")
 N, H = 4, 3
@@ -49,7 +48,7 @@ def test_nothing_is_lost_but_what_the_ledger_says(line, late, away, lost, longes
     # What was applied is how far the agreed weights have come: updates are added up, and the rate is 1.
     missing = learnt.sum - (start - weights(training).double()) - kept(training)
     workers_lost = sum(entry.metrics.get("round/lost", 0) for entry in entries)
-    assert float(missing.sum()) == pytest.approx(training.lost_sum, abs=2e-5)
+    assert float(missing.sum()) == pytest.approx(training.by_rank[0].lost_sum, abs=2e-5)
     if not workers_lost:
         torch.testing.assert_close(missing, torch.zeros_like(missing), rtol=0, atol=2e-5)
     elif workers_lost == 1:
@@ -84,10 +83,11 @@ class Listed:
         ]
 
 
-def listed(rounds: list[str], line: str, steps: int) -> tuple[QuorumTraining, list[dict[str, float]]]:
+def listed(rounds: list[str], line: str, steps: int) -> tuple[Any, list[dict[str, float]]]:
     """A training on a schedule, and the metrics of each iteration."""
     training = training_of(N, simulating(), line)
-    training._schedule = Listed(*rounds)  # type: ignore[attr-defined]
+    for worker in training.by_rank:
+        worker._schedule = Listed(*rounds)
     return training, [row.metrics for row in run(training, 0, steps, 100)]
 
 
@@ -99,7 +99,7 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
 
     def moved(rank: int, number: int, steps: int) -> torch.Tensor:
         """How far a worker comes in a round."""
-        replica = by_hand._replicas[rank]
+        replica = by_hand.by_rank[rank]._replica
         torch.nn.utils.vector_to_parameters(agreed.clone(), replica.parameters)
         for place in range(steps):
             replica.backward(batch(rank, number * H + place))
@@ -117,12 +117,12 @@ def test_a_late_worker_hands_in_what_it_has_with_the_next_round():
 
 def test_a_returning_worker_takes_over_weights_and_a_lost_one_has_no_residual():
     away, of_away = listed(["...A", "...a"], "strom(0.05)", 2 * H + 1)
-    assert away._members[3].pending is not None
-    assert torch.equal(torch.cat(away._replicas[3].weights()), weights(away))
+    assert away.by_rank[3]._member.pending is not None
+    assert torch.equal(torch.cat(away.by_rank[3]._replica.weights()), weights(away))
     lost, of_lost = listed(["...X", "...x"], "strom(0.05)", 2 * H + 1)
-    assert lost._members[3].pending is None
-    assert not torch.cat(lost._patterns[3].unsent()).any()
-    assert not torch.equal(torch.cat(lost._replicas[3].weights()), weights(lost))  # it trains already
+    assert lost.by_rank[3]._member.pending is None
+    assert not torch.cat(lost.by_rank[3]._pattern.unsent()).any()
+    assert not torch.equal(torch.cat(lost.by_rank[3]._replica.weights()), weights(lost))  # it trains already
     size = 4 * weights(lost).numel()
     for training, metrics in ((away, of_away), (lost, of_lost)):
         assert [metric.get("round/caught_up_bytes") for metric in metrics] == [*[None] * 6, size]
@@ -156,7 +156,7 @@ def test_residuals_survive_any_sequence_of_resizes(counts, seed, unsent):
 def test_an_update_that_is_not_finite_ends_the_run():
     training = training_of(N, simulating(), "strom(0.05)")
     training.iterate([batch(rank, 0) for rank in range(N)], step_context(0, 9))
-    training._replicas[2].parameters[1].data[0] = float("nan")
+    training.by_rank[2]._replica.parameters[1].data[0] = float("nan")
     with pytest.raises(NonFiniteWeight, match="worker 2"):
         run(training, 1, H, 9)
 

@@ -93,7 +93,11 @@ def resized(name: str, workers: int, begun: Path) -> Trainer:
 
 def unsent(sync: Any, what: str = "residuals") -> torch.Tensor:
     """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back."""
-    return sum(unsent_by(pattern, what) for pattern in sync._patterns) / len(sync._patterns)
+    patterns = [
+        worker.local.fragments[0].pattern if isinstance(worker, LocalTraining) else worker._pattern
+        for worker in sync.by_rank
+    ]
+    return sum(unsent_by(pattern, what) for pattern in patterns) / len(patterns)
 
 
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)
@@ -139,14 +143,14 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
     assert unsent(before.sync).any() == (hybrid not in ["whole weights", *UNCOMPRESSED])
     assert unsent(before.sync, "velocities").any() == ("momentum" in name)
     assert after.sync.totals == before.sync.totals
-    if isinstance(after.sync, LocalTraining):
+    if isinstance(after.sync.by_rank[0], LocalTraining):
         moves = [_moved(trainer.sync) for trainer in (before, after)]
         assert moves[0].any()  # the middle is not an exchange
-        assert [bool(trainer.sync.local.fragments[0].in_flight) for trainer in (before, after)] == [
+        assert [bool(trainer.sync.by_rank[0].local.fragments[0].in_flight) for trainer in (before, after)] == [
             "on their way" in name
         ] * 2
         torch.testing.assert_close(moves[1], moves[0], rtol=1e-5, atol=1e-7)
-    if isinstance(after.sync, HybridTraining):
+    if isinstance(after.sync.by_rank[0], HybridTraining):
         kept = optimizers(before.sync)
         assert any(tensor.any() for tensor in kept) == (
             hybrid != "b: momentum"
@@ -161,7 +165,7 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
 
 def optimizers(sync: Any) -> list[torch.Tensor]:
     """What the optimizers of the fully connected layers keep of each parameter, put together."""
-    states = [worker.optimizer.state_dict()["state"] for worker in sync.workers_here]
+    states = [mode.worker.optimizer.state_dict()["state"] for mode in sync.by_rank]
     return [
         torch.cat([state[i][key] for state in states]) if value.dim() else value
         for i, kept in states[0].items()
@@ -171,11 +175,11 @@ def optimizers(sync: Any) -> list[torch.Tensor]:
 
 def _moved(sync: Any) -> torch.Tensor:
     """float64 [P], the mean over workers of the way to their present weights that they have not handed in."""
-    (fragment,) = sync.local.fragments
     ways = []
-    for local, replica in enumerate(sync._replicas):
-        starts = fragment.parts[local].at_sending or fragment.base_weights(local)
-        expected = zip(starts, replica.parameters, strict=True)
+    for worker in sync.by_rank:
+        (fragment,) = worker.local.fragments
+        starts = fragment.part.at_sending or fragment.base_weights()
+        expected = zip(starts, worker._replica.parameters, strict=True)
         ways.append(torch.cat([start.double() - p.detach().reshape(-1).double() for start, p in expected]))
     return torch.stack(ways).mean(0)
 
@@ -185,7 +189,7 @@ def test_each_worker_counts_its_own_steps(name, begun):
     four, steps = resized(name, 4, begun), int(middle(name)) + 1
     four.plan._most = steps
     four.fit()
-    alike = getattr(four.sync, "workers_here", None) or four.sync._replicas
+    alike = [mode.worker if isinstance(mode, HybridTraining) else mode._replica for mode in four.sync.by_rank]
     kept = [replica.optimizer.state_dict()["state"] for replica in alike]
     assert [int(tensor["step"]) for state in kept for tensor in state.values()] == [steps] * 4 * len(kept[0])
 

@@ -13,10 +13,11 @@ from unsent import unsent_by
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging, Outcome
+from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate, Setting
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
-from taugrad.compressors.exchange.runner import Runner
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
@@ -53,19 +54,24 @@ def gradients(workers: int, step: int) -> list[list[Tensor]]:
     ]
 
 
-def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> Outcome:
-    averaging = Averaging(Runner.simulated(len(patterns)), patterns, list(SIZES))
-    averaging.done = step
-    return averaging.run([averaging.begin(local, gradients) for local, gradients in enumerate(given)])
+def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> list[Outcome]:
+    coroutines = []
+    for carrier, pattern, gradients in zip(in_memory(len(patterns)), patterns, given, strict=True):
+        averaging = Averaging(carrier, pattern, list(SIZES))
+        averaging.done = step
+        coroutines.append(averaging.complete(averaging.begin(gradients)))
+    return run_lockstep(coroutines)
 
 
 def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
-    outcome = exchange(patterns, given, step)
-    if isinstance(outcome.mean, RefusedUpdate):
-        raise ValueError(outcome.mean)
-    for pattern in patterns:
+    outcomes, traffic = exchange(patterns, given, step), Traffic(len(patterns))
+    mean = outcomes[0].mean
+    if isinstance(mean, RefusedUpdate):
+        raise ValueError(mean)
+    for pattern, outcome in zip(patterns, outcomes, strict=True):
         pattern.commit()
-    return outcome.mean, outcome.traffic
+        traffic.add(outcome.record.traffic)
+    return mean, traffic
 
 
 LINES = ["none", "wgt(0.7)", "strom(1.5)", "linear(3, block=50)", "topk(0.05) | fp8"]
@@ -141,7 +147,7 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
     shared = two.shared_state()
     two.load(shared, averaging)
     _, threes = simulated(3, mode)
-    with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers.* ranks \[0, 1\] of 2"):
+    with pytest.raises(ValueError, match=r"states of ranks \[0, 1, 2\] of 3 workers, this is rank 0 of 2"):
         two.load(shared, threes)
     unsent = averaging["patterns"] if mode == "ring" else averaging["local"]["fragments"][0]["unsent"]
     everybody = unsent["ranks"]

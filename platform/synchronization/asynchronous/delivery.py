@@ -166,13 +166,12 @@ _TAG = "update"
 class Delivery:
     """Counts steps over the whole run. Between two drains, every worker makes the same number of them."""
 
-    def __init__(self, carrier: Carrier, *, most_behind: int, waits: bool) -> None:
+    def __init__(self, carrier: Carrier, *, most_behind: int) -> None:
         """Takes part; `begin` follows.
 
-        A worker may be `most_behind` steps ahead of what it has received from any other one. Simulated
-        workers never wait (`waits`): others must make their steps first.
+        A worker may be `most_behind` steps ahead of what it has received from any other one.
         """
-        self._carrier, self._most_behind, self._waits = carrier, most_behind, waits
+        self._carrier, self._most_behind = carrier, most_behind
         self._arrivals = Arrivals(carrier, _TAG)
         self._arrived = [0] * carrier.workers
         """By sender, the number of its next message."""
@@ -230,9 +229,9 @@ class Delivery:
     def _wait(self, bounds: Callable[[], tuple[Sequence[int], Sequence[int]]]) -> list[Message] | None:
         began = perf_counter()
         self._sort(0)
-        while (message := self._due(*bounds())) is None and self._waits:
+        while (message := self._due(*bounds())) is None and self._carrier.waits:
             self._sort(None)
-        if self._waits:
+        if self._carrier.waits:
             RECORDER.add("wait", "compute", began, perf_counter())
         return message
 

@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-import torch
+import numpy as np
 
-from taugrad.compressors.exchange.averaging import require_same_ranks
-from taugrad.compressors.exchange.runner import Runner
+from taugrad.compressors.exchange.averaging import state_of_rank
+from taugrad.compressors.exchange.lockstep import Coroutine
+from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.spans import RECORDER
 
 from ...data.feeding import Batch
 from ...replica.generators import Randomness
 from ...tracking import names
-from ..ledger import SHOWN_WORKERS, Iteration, Ledger, Links, Notes
-from ..synchronization import StepContext, Synchronization
+from ..ledger import SHOWN_WORKERS, Iteration, Links, Notes
+from ..synchronization import StepContext, WorkerInLockstep
 from .delivery import Delivery, Message, Schedule, SimulatedTiming
 from .worker import AsyncWorker
 
@@ -24,98 +25,84 @@ _NOTES = ("refused", "applied", "ages", "most")
 """The ordinal of the parameter that was not finite, plus 1; and of the messages applied before the step."""
 
 
-class AsynchronousTraining(Synchronization):
-    """A replica for each worker here. Between drains replicas differ: each has received other messages.
+class AsynchronousTraining(WorkerInLockstep):
+    """A worker that waits for nobody. Between drains replicas differ: each has received other messages.
 
     An iteration consists of every worker's step with that number. Simulated workers may be at different
     steps, according to the schedule: a worker's batch waits until the messages before its step were sent.
 
     Attributes:
-        workers_here: by rank, this process's.
-        ledger: theirs.
+        worker: its replica, and what it has sent and received.
     """
 
     def __init__(
         self,
-        runner: Runner,
-        workers: Sequence[AsyncWorker],
+        group: WorkerGroup,
+        worker: AsyncWorker,
         randomness: Randomness,
         *,
         most_behind: int,
         timing: SimulatedTiming | None,
     ) -> None:
-        """Takes charge of a worker for each of the runner's ranks, whose models have the same weights.
+        """Takes charge of a worker, whose model has the same weights as the others'.
 
         `most_behind` is how many steps a worker may be ahead of what it has received from any other one. A
         `timing` makes the schedule that workers follow; without it, they apply whatever has arrived.
         """
-        self.ranks, self.workers = runner.ranks, runner.workers
-        self._runner, self._timing, self._randomness = runner, timing, randomness
-        self._deliveries = [
-            Delivery(carrier, most_behind=most_behind, waits=runner.waits) for carrier in runner.carriers
-        ]
-        self.workers_here = list(workers)
-        self.model = workers[0].replica.model
-        runner.broadcast([*self.model.parameters(), *self.model.buffers()])
-        for worker in workers:
-            worker.begin_from_model()
-        self._names = workers[0].replica.names
-        elements = sum(parameter.numel() for parameter in workers[0].replica.parameters)
-        self.ledger = Ledger(runner.gather, len(workers), self.workers, elements, _NOTES)
-        self._waiting: list[deque[tuple[Batch, StepContext]]] = [deque() for _ in workers]
+        super().__init__(group, sum(weight.numel() for weight in worker.replica.parameters), _NOTES)
+        self.worker, self.model = worker, worker.replica.model
+        self._timing, self._randomness = timing, randomness
+        self._delivery = Delivery(group.carrier, most_behind=most_behind)
+        self._waiting: deque[tuple[Batch, StepContext]] = deque()
         self._begin()
 
     def _begin(self) -> None:
         """All workers are drained, and go on from the same weights."""
-        self._drained = self.workers_here[0].steps
+        self._drained = self.worker.steps
         """Steps of each worker before the last drain."""
         schedule = None if self._timing is None else Schedule(self._timing, self._drained)
-        for delivery in self._deliveries:
-            delivery.begin(self._drained, schedule)
+        self._delivery.begin(self._drained, schedule)
 
-    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
+    def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
         """See `Synchronization.iterate`. Before the drain, the loss is that of the steps made meanwhile."""
         iteration = self.ledger.begin(always_under_way=True)
-        for waiting, batch in zip(self._waiting, batches, strict=True):
-            waiting.append((batch, context))
-        iteration.loss = self._advance()
+        self._waiting.append((batch, context))
+        losses = self._advance()
+        yield
+        losses += self._advance()  # by what simulated workers have sent that come later in the turn
+        iteration.loss = sum(losses) / len(losses) if losses else 0.0
         return iteration
 
-    def _advance(self) -> float:
-        """Lets every worker here make the steps that it can make; returns the mean of their losses."""
+    def _advance(self) -> list[float]:
+        """Makes the steps that the worker can make; returns their losses."""
         losses = []
-        went_on = True
-        while went_on:
-            went_on = False
-            for local, worker in enumerate(self.workers_here):
-                while self._waiting[local] and self._receive(local, worker):
-                    losses.append(self._make_step(local, worker))
-                    went_on = True
-        return sum(losses) / len(losses) if losses else 0.0
+        while self._waiting and self._receive():
+            losses.append(self._make_step())
+        return losses
 
-    def _receive(self, local: int, worker: AsyncWorker) -> bool:
-        """Applies what is due before a worker's next step; False if some of it has not been sent yet."""
+    def _receive(self) -> bool:
+        """Applies what is due before the next step; False if simulated workers must make steps first."""
         with self.ledger.waiting():
-            messages = self._deliveries[local].receive(worker.steps)
+            messages = self._delivery.receive(self.worker.steps)
         if messages is None:
             return False
-        self._apply(local, worker, messages, worker.steps - self._drained)
+        self._apply(messages, self.worker.steps - self._drained)
         return True
 
-    def _apply(self, local: int, worker: AsyncWorker, messages: Sequence[Message], number: int) -> None:
+    def _apply(self, messages: Sequence[Message], number: int) -> None:
         began = perf_counter()
-        worker.apply(messages, self.ledger.note(local, number))
+        self.worker.apply(messages, self.ledger.note(number))
         ended = perf_counter()
-        self.ledger.now.step.decompress_s += (ended - began) / len(self.ranks)
+        self.ledger.now.step.decompress_s += ended - began
         RECORDER.add("decode", "compute", began, ended)
 
-    def _make_step(self, local: int, worker: AsyncWorker) -> float:
-        batch, context = self._waiting[local].popleft()
-        number = worker.steps - self._drained
-        with self._randomness.of(worker.rank):
-            stepped = worker.step(batch, context.position, observe=context.observe and worker.rank == 0)
-        self._deliveries[local].send(stepped.message)
-        note, iteration = self.ledger.note(local, number), self.ledger.entry(number)
+    def _make_step(self) -> float:
+        worker, number = self.worker, self.worker.steps - self._drained
+        batch, context = self._waiting.popleft()
+        with self._randomness.of(self.rank):
+            stepped = worker.step(batch, context.position, observe=context.observe and self.rank == 0)
+        self._delivery.send(stepped.message)
+        note, iteration = self.ledger.note(number), self.ledger.entry(number)
         note["loss"], note["squares"] = stepped.loss, worker.residual_squares()
         note["wire_bytes"] = stepped.message.nbytes
         note["received_bytes"] = (self.workers - 1) * stepped.message.nbytes
@@ -125,48 +112,48 @@ class AsynchronousTraining(Synchronization):
         note["refused"] = stepped.refused + 1
         iteration.statistics |= stepped.statistics
         iteration.step.keeps_residuals |= bool(worker.compressor.feedback.residuals)
-        if not local:
-            iteration.step.layers = stepped.tallies
-        self.ledger.now.step.compress_s += stepped.compress_s / len(self.ranks)
-        self.ledger.now.step.decompress_s += stepped.decompress_s / len(self.ranks)
+        iteration.step.layers = stepped.tallies
+        self.ledger.now.step.compress_s += stepped.compress_s
+        self.ledger.now.step.decompress_s += stepped.decompress_s
         if stepped.refused >= 0 and worker.refuses:
-            raise worker.nonfinite(stepped.refused, worker.rank)
+            raise worker.nonfinite(stepped.refused, self.rank)
         return stepped.loss
 
-    def sync_model(self) -> None:
+    def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`: a drain. Everything that was sent is applied everywhere."""
         if not self.ledger.begun:
             return
-        began, done = perf_counter(), self._drained + self.ledger.begun
-        for delivery in self._deliveries:
-            delivery.end(done)
-        self._advance()
-        assert not any(self._waiting), "what a step waits for was sent before"
-        for local, worker in enumerate(self.workers_here):
-            while any(message < done for message in worker.received.messages):
-                with self.ledger.waiting():
-                    messages = self._deliveries[local].drain(done)
-                assert messages is not None, "simulated workers have sent everything"
-                self._apply(local, worker, messages, -1)
-        last = self.ledger.now
+        began, last, done = perf_counter(), self.ledger.now, self._drained + self.ledger.begun
+        self._delivery.end(done)
+        while self._waiting:
+            self._advance()
+            yield
+        while any(message < done for message in self.worker.received.messages):
+            with self.ledger.waiting():
+                messages = self._delivery.drain(done)
+            if messages is None:
+                yield
+            else:
+                self._apply(messages, -1)
+        yield lambda: None  # all have made all steps: buffers are worker 0's from here on
         with self.ledger.waiting():
-            self._agree()
+            self._group.broadcast(self.worker.buffers())
+        self.worker.show()
         with self.ledger.waiting():
-            notes = self.ledger.flush(self._complete)
+            notes = yield from self.complete_ledger()
         if self.workers <= SHOWN_WORKERS:
             # By worker only from time to time: workers differ in speed, but hardly from step to step.
             for rank, note in enumerate(notes):
                 if applied := note["applied"].sum():
                     staleness = float(note["ages"].sum() / applied)
                     last.metrics[names.worker_metric(rank, "staleness")] = staleness
-        last.closing_s = (perf_counter() - began) / len(self.ranks)
+        last.closing_s = perf_counter() - began
         self._begin()
 
-    def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
-        iteration.loss = sum(here["loss"].tolist()) / len(here)
-        iteration.step.residual_squares = sum(here["squares"].tolist()) / len(here)
+    def _complete(self, iteration: Iteration, notes: Notes, own: np.void) -> None:
+        iteration.loss, iteration.step.residual_squares = float(own["loss"]), float(own["squares"])
         for rank in notes["refused"].nonzero()[0].tolist():
-            iteration.step.skip(self._names[int(notes["refused"][rank]) - 1], rank)
+            iteration.step.skip(self.worker.replica.names[int(notes["refused"][rank]) - 1], rank)
         traffic = self.ledger.traffic
         for rank in range(self.workers):
             others = [other for other in range(self.workers) if other != rank]
@@ -176,38 +163,28 @@ class AsynchronousTraining(Synchronization):
             iteration.metrics[names.COMM_STALENESS] = float(notes["ages"].sum() / applied)
             iteration.metrics[names.COMM_STALENESS_MOST] = float(notes["most"].max())
 
-    @torch.no_grad()
-    def _agree(self) -> None:
-        """Puts the weights, which are the same on all workers, and worker 0's buffers into the model."""
-        buffers = self.workers_here[0].buffers()
-        self._runner.broadcast(buffers)
-        for worker in self.workers_here:
-            worker.show()
-            for buffer, agreed in zip(worker.buffers(), buffers, strict=True):
-                buffer.copy_(agreed)
-
-    def links(self) -> Links:
-        """See `Synchronization.links`; every process knows all of them."""
+    def gathered_links(self) -> Coroutine[Links | None]:
+        """See `Synchronization.links`; every worker knows all of them."""
+        yield
         traffic = self.ledger.traffic
         return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 
     def shared_state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
-            "received": self.workers_here[0].received.state_dict(),
+            "received": self.worker.received.state_dict(),
             "totals": self.ledger.totals.state_dict(),
             "traffic": self.ledger.traffic.state_dict(),
         }
 
     def worker_state(self) -> dict[str, Any]:
-        states = {str(worker.rank): worker.state_dict() for worker in self.workers_here}
-        return {"version": _STATE_VERSION, "workers": self.workers, "ranks": states}
+        ranks = {str(self.rank): self.worker.state_dict()}
+        return {"version": _STATE_VERSION, "workers": self.workers, "ranks": ranks}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
-        require_same_ranks(local_state, self.ranks, self.workers, _STATE_VERSION)
-        for worker in self.workers_here:
-            worker.replica.model.load_state_dict(shared["model"])
-            worker.load_state_dict(local_state["ranks"][str(worker.rank)], shared["received"])
+        saved = state_of_rank(local_state, self.rank, self.workers, _STATE_VERSION)
+        self.model.load_state_dict(shared["model"])
+        self.worker.load_state_dict(saved, shared["received"])
         self.ledger.load(shared["totals"])
         self.ledger.traffic.load_state_dict(shared["traffic"])
         self._begin()

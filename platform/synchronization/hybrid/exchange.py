@@ -5,12 +5,11 @@ sends, continues, and takes what the others sent when it needs it. 16 bits means
 float32, so gradients need no scale.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,29 +18,9 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
+from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 from taugrad.compressors.spans import RECORDER, Interval, duration, union
-
-T = TypeVar("T")
-
-Coroutine = Generator[None, None, T]
-"""One worker's part of an iteration. It yields where it needs what the others have sent."""
-
-
-def run_lockstep(coroutines: Sequence[Coroutine[T]]) -> list[T]:
-    """Runs the coroutines of this process's workers in turn, from one `yield` to the next.
-
-    What one needs, the others have sent before they paused. Returns their results; raises PeerLost.
-    """
-    results: list[T] = []
-    while not results:
-        for coroutine in coroutines:
-            try:
-                next(coroutine)
-            except StopIteration as end:
-                results.append(end.value)
-    assert len(results) == len(coroutines), "every worker has as many exchanges as the others"
-    return results
 
 
 @dataclass(frozen=True)
@@ -68,13 +47,10 @@ class Exchange:
         blocked_s: the part of `exchange_s` in which nothing was computed.
     """
 
-    def __init__(self, carrier: Carrier, values: torch.dtype, traffic: Traffic, *, waits: bool) -> None:
-        """Begins without any; values travel as `values`, `traffic` counts what workers here send and receive.
-
-        Simulated workers never wait for others (`waits`).
-        """
+    def __init__(self, carrier: Carrier, values: torch.dtype, traffic: Traffic) -> None:
+        """Begins without any; values travel as `values`, `traffic` counts what is sent and received."""
         self.rank, self.blocked_s = carrier.rank, 0.0
-        self._carrier, self._values, self._traffic, self._waits = carrier, values, traffic, waits
+        self._carrier, self._values, self._traffic = carrier, values, traffic
         self._under_way: list[Interval] = []
 
     @property
@@ -145,7 +121,7 @@ class Exchange:
         yield
         asked = perf_counter()
         arrived = {sender: message.result() for sender, message in pending.messages.items()}
-        if arrived and self._waits:
+        if arrived:
             now = perf_counter()
             self.blocked_s += now - asked
             self._under_way.append((pending.sent_at, now))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.spans import RECORDER
 
 from ...data.batch_plan import Position
@@ -27,7 +28,7 @@ from ...replica.rates import rate_at, set_rate
 from ...replica.replica import is_finite
 from ...spec.training import TrainingConfig
 from ...tasks.task import Task
-from .exchange import Coroutine, Exchange, PendingReceive, added
+from .exchange import Exchange, PendingReceive, added
 from .layers import ExampleRows, Layer, ModelParts, share_of
 
 

@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 
 from taugrad.compressors.errors import PeerLost
+from taugrad.compressors.exchange.lockstep import Coroutine
 
 from ...spec.synchronization import Deadline, WeightsSync
-from ..weights import OwnWorkers
+from ..weights import LocalWorker
 from .inbox import Inbox
 from .training import QuorumTraining
 
@@ -102,15 +103,14 @@ class FreeRounds(QuorumTraining):
     """
 
     def __init__(
-        self, sync: WeightsSync, workers: OwnWorkers, inbox: Inbox, needed: int, decide: Decide
+        self, sync: WeightsSync, worker: LocalWorker, inbox: Inbox, needed: int, decide: Decide
     ) -> None:
-        """Takes charge of this process's worker; `needed` workers, more than half of all, close a round.
+        """Takes charge of a worker; `needed` workers, more than half of all, close a round.
 
         `decide` is the authority that closes rounds. See `QuorumTraining`.
         """
-        super().__init__(sync, workers)
-        self._inbox, self._needed, self._rank = inbox, needed, inbox.rank
-        self._decide = decide
+        super().__init__(sync, worker)
+        self._inbox, self._needed, self._decide = inbox, needed, decide
         self._deadline = sync.deadline or Deadline()
         self._round_deadline = RoundDeadline(self._deadline)
         self._joined: set[int] = set()
@@ -124,51 +124,53 @@ class FreeRounds(QuorumTraining):
     @property
     def _round(self) -> int:
         """The number of the round that this worker is in: the first that is not in its weights."""
-        return self._members[0].knows
+        return self._member.knows
 
     # Iterations.
 
-    def _prepare(self, number: int, step: int) -> None:
+    def _prepare(self, number: int, step: int) -> Coroutine[None]:
         """Handles what has arrived, and continues if a round has closed.
 
         A pending update is handed in at once, whichever batch this worker is at.
         """
         self._inbox.poll(0)
         self._follow()
-        member = self._members[0]
+        member = self._member
         if member.pending is not None and member.offer is None and self._round not in self._inbox.decided:
             self._hand_in(self._round)
+        yield
 
-    def _trains(self, local: int, number: int, step: int) -> bool:
+    def _trains(self, number: int, step: int) -> bool:
         # Nothing is learned for a round that is decided: a worker that is in it may still wait for the offers
         # of others, and goes on from these.
         is_open = number == self._round and number not in self._inbox.decided
-        return is_open and self._members[0].pending is None
+        return is_open and self._member.pending is None
 
-    def _close(self, number: int, step: int) -> None:
+    def _close(self, number: int, step: int) -> Coroutine[None]:
         if number == self._round:
-            if number not in self._inbox.decided and self._members[0].offer is None:
+            if number not in self._inbox.decided and self._member.offer is None:
                 self._hand_in(number)
             with self.ledger.waiting():
                 while self._round == number:
                     self._inbox.poll(self._patience_s())
                     self._decide_members(number)
                     self._follow()
-        note = self.ledger.note(0)
+        note = self.ledger.note()
         note["member"] = number in self._joined
         note["left_out"] = number not in self._joined
         self._count_sent()
+        yield
 
     def _hand_in(self, number: int) -> None:
-        body = self._offer(0, number, may_fail=True)
+        body = self._offer(number, may_fail=True)
         self._inbox.offer(number, body)
-        self._inbox.offers[number][self._rank] = body
+        self._inbox.offers[number][self.rank] = body
 
     def _count_sent(self) -> None:
         wire_bytes, (nbytes, messages) = self._inbox.take_counts()
-        self.ledger.traffic.link_bytes[self._rank] += nbytes
-        self.ledger.traffic.link_messages[self._rank] += messages
-        note = self.ledger.note(0)
+        self.ledger.traffic.link_bytes[self.rank] += nbytes
+        self.ledger.traffic.link_messages[self.rank] += messages
+        note = self.ledger.note()
         note["received_bytes"] += nbytes.sum()
         note["messages"] += messages.sum()
         note["wire_bytes"] += wire_bytes
@@ -193,7 +195,7 @@ class FreeRounds(QuorumTraining):
             return
         self._round_deadline.note()
         # The first of the last round's members closes it; the next one does where that one does not.
-        place = (self._rank - min(self._last)) % self.workers
+        place = (self.rank - min(self._last)) % self.workers
         is_complete = not place and self._last - lost.keys() <= here.keys()
         closes_after = self._round_deadline.deadline_s + place * self._deadline.least
         if is_complete or self._round_deadline.waited_s >= closes_after:
@@ -221,19 +223,19 @@ class FreeRounds(QuorumTraining):
         number, offers = self._round, self._inbox.offers[self._round]
         members, state = self._inbox.decided.get(number), self._inbox.state
         if members is not None:
-            if self._rank not in members:
-                self._set_aside(0)
-            elif self._members[0].offer is not None:
-                self._accepted(0)
+            if self.rank not in members:
+                self._set_aside()
+            elif self._member.offer is not None:
+                self._accepted()
                 self._joined.add(number)
             if all(member in offers for member in members):
                 self._apply_round({member: offers[member] for member in members})
                 self._went(number + 1, members)
                 return True
-        if state is not None and state[0] > number and self._members[0].offer is None:
-            self._set_aside(0)
+        if state is not None and state[0] > number and self._member.offer is None:
+            self._set_aside()
             self._agreed_state.take(state[2])
-            self.ledger.note(0)["caught_up_bytes"] += self._agreed_state.nbytes
+            self.ledger.note()["caught_up_bytes"] += self._agreed_state.nbytes
             self._inbox.state = None
             self._went(state[0], state[1])
             return True
@@ -242,7 +244,7 @@ class FreeRounds(QuorumTraining):
 
     def _went(self, rounds: int, members: frozenset[int]) -> None:
         self._last = members
-        self._go_on_knowing(0, rounds)
+        self._go_on_knowing(rounds)
 
     def _ask(self, number: int) -> None:
         """Asks a worker that is ahead for the agreed weights, once it is clear that it is."""
@@ -261,7 +263,7 @@ class FreeRounds(QuorumTraining):
 
     # What all workers do together.
 
-    def _finish_rounds(self) -> None:
+    def _finish_rounds(self) -> Coroutine[None]:
         began, said = monotonic(), False
         with self.ledger.waiting():
             while not (said and self._inbox.all_ready(self._iterations)):
@@ -274,10 +276,11 @@ class FreeRounds(QuorumTraining):
         self._joined = set()
         self._round_deadline.pause(monotonic() - began)
         self._count_sent()
+        yield
 
     def _begin_anew(self) -> None:
         attempt = torch.tensor([randbits(62)])
-        self._runner.broadcast([attempt])
+        self._group.broadcast([attempt])
         self._attempt = int(attempt)
         self._last = frozenset(range(self.workers))
         self._joined = set()

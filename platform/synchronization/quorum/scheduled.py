@@ -7,13 +7,15 @@ Which worker is late, away or lost in which round is drawn from a seed.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 import numpy as np
 
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.lockstep import Coroutine
 
 from ...spec.synchronization import RoundSchedule, WeightsSync
-from ..weights import OwnWorkers
+from ..weights import LocalWorker
 from .training import QuorumTraining
 
 
@@ -102,63 +104,58 @@ _OFFER, _AGREED = "offer", "agreed"
 
 
 class ScheduledRounds(QuorumTraining):
-    """Rounds whose members all workers know in advance, over the carriers of the workers here."""
+    """Rounds whose members all workers know in advance."""
 
-    def __init__(self, sync: WeightsSync, workers: OwnWorkers, schedule: Drawn) -> None:
+    def __init__(self, sync: WeightsSync, worker: LocalWorker, schedule: Drawn) -> None:
         """Takes charge; the schedule says who is late, away or lost when."""
-        super().__init__(sync, workers)
-        self._schedule = schedule
-        self._carriers = {carrier.rank: carrier for carrier in workers.runner.carriers}
+        super().__init__(sync, worker)
+        self._schedule, self._carrier = schedule, worker.group.carrier
         self._begin_anew()
 
-    def _prepare(self, number: int, step: int) -> None:
+    def _prepare(self, number: int, step: int) -> Coroutine[None]:
         events = self._schedule.events(number)
-        self._catch_up([rank for rank, event in enumerate(events) if not event.absent], number)
-        for local, rank in enumerate(self.ranks):
-            event = events[rank]
-            if event.kind is Presence.LOST and event.begins and step == event.steps:
-                self._lose(local)
+        yield from self._catch_up([rank for rank, event in enumerate(events) if not event.absent], number)
+        event = events[self.rank]
+        if event.kind is Presence.LOST and event.begins and step == event.steps:
+            self._lose()
 
-    def _trains(self, local: int, number: int, step: int) -> bool:
-        event = self._schedule.events(number)[self.ranks[local]]
-        return self._members[local].pending is None and (event.kind is Presence.PRESENT or step < event.steps)
+    def _trains(self, number: int, step: int) -> bool:
+        event = self._schedule.events(number)[self.rank]
+        return self._member.pending is None and (event.kind is Presence.PRESENT or step < event.steps)
 
-    def _close(self, number: int, step: int) -> None:
-        events = self._schedule.events(number)
+    def _close(self, number: int, step: int) -> Coroutine[None]:
+        events, note = self._schedule.events(number), self.ledger.note()
         members = [rank for rank, event in enumerate(events) if event.kind is Presence.PRESENT]
         hearing = [rank for rank, event in enumerate(events) if not event.absent]
         offers: dict[int, Payload] = {}
-        for local, rank in enumerate(self.ranks):
-            note, event = self.ledger.note(local), events[rank]
-            if event.kind is Presence.PRESENT:
-                body = self._offer(local, number, may_fail=False)
-                receivers = [receiver for receiver in hearing if receiver != rank]
-                self._send(rank, receivers, _OFFER, body)
-                offers[rank] = body
-                note["wire_bytes"] += body.size if receivers else 0
-                note["received_bytes"] += body.size * len(receivers)
-                note["messages"] += len(receivers)
-                note["member"] = 1
-                continue
+        event = events[self.rank]
+        if event.kind is Presence.PRESENT:
+            body = offers[self.rank] = self._offer(number, may_fail=False)
+            receivers = [receiver for receiver in hearing if receiver != self.rank]
+            self._send(receivers, _OFFER, body)
+            note["wire_bytes"] += body.size if receivers else 0
+            note["received_bytes"] += body.size * len(receivers)
+            note["messages"] += len(receivers)
+            note["member"] = 1
+        else:
             note["left_out"] = 1
             if event.kind is Presence.LOST and event.begins and event.steps > step:
-                self._lose(local)  # the run's last round may be short
-            self._set_aside(local)
+                self._lose()  # the run's last round may be short
+            self._set_aside()
         for rank in hearing:
             self._known[rank] = number + 1
-        here = [local for local, rank in enumerate(self.ranks) if rank in hearing]
-        if not here:
+        if event.absent:
             return
+        yield
         with self.ledger.waiting():
-            for member in set(members) - offers.keys():
-                offers[member] = self._carriers[self.ranks[here[0]]].receive(member, _OFFER).result()
-        self._apply_round(offers)
-        for local in here:
-            if events[self.ranks[local]].kind is Presence.PRESENT:
-                self._accepted(local)
-            self._go_on_knowing(local, number + 1)
+            for member in set(members) - {self.rank}:
+                offers[member] = self._carrier.receive(member, _OFFER).result()
+        yield partial(self._apply_round, offers)
+        if event.kind is Presence.PRESENT:
+            self._accepted()
+        self._go_on_knowing(number + 1)
 
-    def _catch_up(self, ranks: Iterable[int], rounds: int) -> None:
+    def _catch_up(self, ranks: Iterable[int], rounds: int) -> Coroutine[None]:
         """Workers that were absent take over the agreed weights after so many rounds.
 
         They come from one that was in the last round; raises PeerLost where that one is gone.
@@ -168,32 +165,30 @@ class ScheduledRounds(QuorumTraining):
             return
         last = self._schedule.events(rounds - 1)
         giver = next(rank for rank, event in enumerate(last) if event.kind is Presence.PRESENT)
-        if giver in self._carriers:
-            self._send(giver, behind, _AGREED, self._agreed_state.to_bytes())
         for rank in behind:
             self._known[rank] = rounds
-            if rank not in self._carriers:
-                continue
-            if giver not in self._carriers:
-                with self.ledger.waiting():
-                    self._agreed_state.take(self._carriers[rank].receive(giver, _AGREED).result())
-            local = self.ranks.index(rank)
-            self._go_on_knowing(local, rounds)
-            note = self.ledger.note(local)
-            for name in ("wire_bytes", "received_bytes", "caught_up_bytes"):
-                note[name] += self._agreed_state.nbytes
-            note["messages"] += 1
+        if self.rank == giver:
+            self._send(behind, _AGREED, self._agreed_state.to_bytes())
+        yield
+        if self.rank not in behind:
+            return
+        with self.ledger.waiting():
+            self._agreed_state.take(self._carrier.receive(giver, _AGREED).result())
+        self._go_on_knowing(rounds)
+        note = self.ledger.note()
+        for name in ("wire_bytes", "received_bytes", "caught_up_bytes"):
+            note[name] += self._agreed_state.nbytes
+        note["messages"] += 1
 
-    def _send(self, rank: int, receivers: Collection[int], tag: str, payload: Payload) -> None:
-        """Sends to other processes, and counts; workers of this one have it already."""
+    def _send(self, receivers: Collection[int], tag: str, payload: Payload) -> None:
+        """Sends to others, and counts."""
         for other in receivers:
-            self.ledger.traffic.link_bytes[rank, other] += payload.size
-            self.ledger.traffic.link_messages[rank, other] += 1
-            if other not in self._carriers:
-                self._carriers[rank].send(other, tag, payload)
+            self.ledger.traffic.link_bytes[self.rank, other] += payload.size
+            self.ledger.traffic.link_messages[self.rank, other] += 1
+            self._carrier.send(other, tag, payload)
 
-    def _finish_rounds(self) -> None:
-        self._catch_up(range(self.workers), self._ended)
+    def _finish_rounds(self) -> Coroutine[None]:
+        yield from self._catch_up(range(self.workers), self._ended)
 
     def _begin_anew(self) -> None:
         """A schedule goes on where it was."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from taugrad.compressors import NonFiniteWeight
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Payload
+from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.rounds import ExchangeRecord
 from taugrad.compressors.exchange.tensors import copy_into, to_bytes
@@ -23,7 +24,7 @@ from ...spec.synchronization import WeightsSync
 from ...tracking import names
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..synchronization import StepContext
-from ..weights import LocalTraining, OwnWorkers
+from ..weights import LocalTraining, LocalWorker
 from .message import AgreedState
 
 
@@ -63,16 +64,12 @@ class QuorumTraining(LocalTraining):
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
 
-    def __init__(self, sync: WeightsSync, workers: OwnWorkers) -> None:
-        """Takes charge of this process's workers, whose runner does what all do together."""
-        super().__init__(sync, workers)
-        replicas = workers.replicas
+    def __init__(self, sync: WeightsSync, worker: LocalWorker) -> None:
+        """Takes charge of a worker."""
+        super().__init__(sync, worker)
         (self._fragment,) = self.local.fragments
-        self._members = [Member() for _ in replicas]
-        self._fresh = [
-            (deepcopy(replica.state_dict()), deepcopy(pattern.state_dict()))
-            for replica, pattern in zip(replicas, self._patterns, strict=True)
-        ]
+        self._pattern, self._member = self._fragment.pattern, Member()
+        self._fresh = deepcopy(self._replica.state_dict()), deepcopy(self._pattern.state_dict())
         """The state of a new worker."""
         self._agreed_state = AgreedState(self.model, self._fragment)
         self.lost_sum = 0.0
@@ -83,105 +80,97 @@ class QuorumTraining(LocalTraining):
 
     # An iteration.
 
-    def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
-        """See `Synchronization.iterate`. The loss is that of the workers here that took a step."""
+    def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
+        """See `Synchronization.iterate`. The loss is that of a step that the worker took."""
         iteration = self.ledger.begin(always_under_way=True)
         number, step = divmod(self._iterations, self._sync.every)
         self._empty_model()
-        self._prepare(number, step)
-        for local, batch in enumerate(batches):
-            member, note = self._members[local], self.ledger.note(local)
-            if batch.weight and self._trains(local, number, step):
-                note["loss"] = batch.weight * self._learn(local, batch, context)
-                note["weight"], member.moved = batch.weight, True
+        yield from self._prepare(number, step)
+        note = self.ledger.note()
+        if batch.weight and self._trains(number, step):
+            note["loss"] = batch.weight * self._learn(batch, context)
+            note["weight"], self._member.moved = batch.weight, True
+            iteration.loss = float(note["loss"]) / batch.weight
         self._iterations += 1
         if step + 1 == self._sync.every or context.last:
-            self._close(number, step)
+            yield from self._close(number, step)
             self._ended = number + 1
-            for local, pattern in enumerate(self._patterns):
-                self.ledger.note(local)["squares"] = pattern.residual_squares()
-            iteration.step.keeps_residuals = self._patterns[0].keeps_residuals
-        notes = [self.ledger.note(local) for local in range(len(self.ranks))]
-        weight = sum(float(note["weight"]) for note in notes)
-        iteration.loss = sum(float(note["loss"]) for note in notes) / weight if weight else 0.0
+            note["squares"] = self._pattern.residual_squares()
+            iteration.step.keeps_residuals = self._pattern.keeps_residuals
         return iteration
 
     @abstractmethod
-    def _prepare(self, number: int, step: int) -> None:
+    def _prepare(self, number: int, step: int) -> Coroutine[None]:
         """Whatever comes before a step of a round."""
 
     @abstractmethod
-    def _trains(self, local: int, number: int, step: int) -> bool:
-        """Whether a worker takes a step of a round."""
+    def _trains(self, number: int, step: int) -> bool:
+        """Whether the worker takes a step of a round."""
 
     @abstractmethod
-    def _close(self, number: int, step: int) -> None:
+    def _close(self, number: int, step: int) -> Coroutine[None]:
         """Called after the last step of a round."""
 
     # What a worker hands in.
 
-    def _offer(self, local: int, number: int, *, may_fail: bool) -> Payload:
-        """A worker's message for a round, of which it may still be left out: the payload, then buffers."""
-        member, pattern = self._members[local], self._patterns[local]
-        update = self._update(local)
+    def _offer(self, number: int, *, may_fail: bool) -> Payload:
+        """The worker's message for a round, of which it may still be left out: the payload, then buffers."""
+        update, pattern = self._update(), self._pattern
         kept = deepcopy(pattern.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
         record = ExchangeRecord(Traffic(self.workers))
         outgoing = pattern.compress([tensor.clone() for tensor in update], number, record)
-        step, note = self.ledger.now.step, self.ledger.note(local)
-        step.compress_s += (perf_counter() - began) / len(self.ranks)
+        step, note = self.ledger.now.step, self.ledger.note()
+        step.compress_s += perf_counter() - began
         note["sent"], note["paper_bits"] = record.traffic.sums.sent, record.traffic.sums.paper_bits
-        if not local:
-            step.layers = list(outgoing.tallies)
-        buffers = [buffer for buffer in self._replicas[local].model.buffers() if buffer.numel()]
-        member.offer = Offer(update, kept)
+        step.layers = list(outgoing.tallies)
+        buffers = [buffer for buffer in self._replica.model.buffers() if buffer.numel()]
+        self._member.offer = Offer(update, kept)
         return np.concatenate([outgoing.payload, to_bytes(buffers)])
 
     @torch.no_grad()
-    def _update(self, local: int) -> list[Tensor]:
-        """What a worker has learned and not handed in, flat [numel] for each parameter."""
-        member = self._members[local]
-        update = self._fragment.pseudo_gradient(local)
-        if member.pending is not None:
-            update = [moved + kept for moved, kept in zip(update, member.pending, strict=True)]
-        return update
+    def _update(self) -> list[Tensor]:
+        """What the worker has learned and not handed in, flat [numel] for each parameter."""
+        update, pending = self._fragment.pseudo_gradient(), self._member.pending
+        if pending is None:
+            return update
+        return [moved + kept for moved, kept in zip(update, pending, strict=True)]
 
-    def _accepted(self, local: int) -> None:
-        """Called if a worker's offer is in the round."""
-        member = self._members[local]
-        assert member.offer is not None
-        self._patterns[local].commit()
-        member.offer, member.pending, member.moved = None, None, False
+    def _accepted(self) -> None:
+        """Called if the worker's offer is in the round."""
+        assert self._member.offer is not None
+        self._pattern.commit()
+        self._member.offer, self._member.pending, self._member.moved = None, None, False
 
-    def _set_aside(self, local: int) -> None:
-        """Called if a worker was left out: keeps what it has learned."""
-        member = self._members[local]
+    def _set_aside(self) -> None:
+        """Called if the worker was left out: keeps what it has learned."""
+        member = self._member
         if member.offer is not None:
-            self._patterns[local].load_state_dict(member.offer.kept)
+            self._pattern.load_state_dict(member.offer.kept)
             member.pending, member.offer = member.offer.update, None
         elif member.moved:
-            member.pending = self._update(local)
+            member.pending = self._update()
         else:
             return
         member.moved = False
-        self._continue(local)
+        self._continue()
 
-    def _lose(self, local: int) -> None:
-        """Called if a worker is lost, with everything that it had not sent; a new one takes its place."""
-        member, note = self._members[local], self.ledger.note(local)
-        lost = self._patterns[local].unsent()
+    def _lose(self) -> None:
+        """Called if the worker is lost, with everything that it had not sent; a new one takes its place."""
+        member, note = self._member, self.ledger.note()
+        lost = self._pattern.unsent()
         if member.moved or member.pending is not None:
-            lost = [kept + update for kept, update in zip(lost, self._update(local), strict=True)]
+            lost = [kept + update for kept, update in zip(lost, self._update(), strict=True)]
         whole = [tensor.double() for tensor in lost]
         note["lost"] = 1
         note["lost_sum"] = sum(float(tensor.sum()) for tensor in whole)
         note["lost_squares"] = sum(float(tensor.square().sum()) for tensor in whole)
-        replica, pattern = self._fresh[local]
-        self._replicas[local].load_state_dict(deepcopy(replica))
-        self._patterns[local].load_state_dict(deepcopy(pattern))
-        self._members[local] = Member(knows=member.knows)
-        self._continue(local)
+        replica, pattern = self._fresh
+        self._replica.load_state_dict(deepcopy(replica))
+        self._pattern.load_state_dict(deepcopy(pattern))
+        self._member = Member(knows=member.knows)
+        self._continue()
 
     # What all agree on.
 
@@ -194,48 +183,47 @@ class QuorumTraining(LocalTraining):
         began = perf_counter()
         buffers = self._agreed_state.buffer_bytes
         payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
-        for refusal in self._patterns[0].refusals(payloads):
-            raise NonFiniteWeight(self._names[refusal.ordinal], refusal.rank)
-        mean = self._patterns[0].assemble(payloads)
-        self._fragment.apply(mean)
+        for refusal in self._pattern.refusals(payloads):
+            raise NonFiniteWeight(self._replica.names[refusal.ordinal], refusal.rank)
+        self._fragment.apply(self._pattern.assemble(payloads))
         lowest = bodies[min(bodies)]
         self._agreed_state.take_buffers(lowest[lowest.size - buffers :])
-        self.ledger.now.step.decompress_s += (perf_counter() - began) / len(self.ranks)
+        self.ledger.now.step.decompress_s += perf_counter() - began
 
-    def _go_on_knowing(self, local: int, rounds: int) -> None:
-        """Lets a worker continue from the agreed weights."""
-        self._members[local].knows = self._averaging.done = rounds
-        self._continue(local)
+    def _go_on_knowing(self, rounds: int) -> None:
+        """Lets the worker continue from the agreed weights, which have so many rounds."""
+        self._member.knows = self._fragment.averaging.done = rounds
+        self._continue()
 
-    def _continue(self, local: int) -> None:
-        """Lets a worker continue from the agreed weights."""
-        self._fragment.load_agreed(local)
-        copy_into(list(self._replicas[local].model.buffers()), list(self.model.buffers()))
+    def _continue(self) -> None:
+        """Lets the worker continue from the agreed weights."""
+        self._fragment.load_agreed()
+        copy_into(list(self._replica.model.buffers()), list(self.model.buffers()))
 
     # What all do together.
 
-    def sync_model(self) -> None:
+    def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`: all end their rounds, and those that were absent catch up."""
         if not self.ledger.begun:
             return
         began, last = perf_counter(), self.ledger.now
-        self._finish_rounds()
-        self._fill_model()
+        yield from self._finish_rounds()
+        yield self._fill_model
         with self.ledger.waiting():
-            notes = self.ledger.flush(self._complete)
+            notes = yield from self.complete_ledger()
         if self.workers <= SHOWN_WORKERS:
             for rank, note in enumerate(notes):
                 last.metrics[names.worker_metric(rank, "left_out")] = float(note["left_out"].sum())
-        last.closing_s = (perf_counter() - began) / len(self.ranks)
+        last.closing_s = perf_counter() - began
 
     @abstractmethod
-    def _finish_rounds(self) -> None:
+    def _finish_rounds(self) -> Coroutine[None]:
         """Waits until all workers have ended the same rounds."""
 
-    def _complete(self, iteration: Iteration, notes: Notes, here: Notes) -> None:
+    def _complete(self, iteration: Iteration, notes: Notes, own: np.void) -> None:
         # In rank order, on every process.
         loss, weight = sum(notes["loss"].tolist()), sum(notes["weight"].tolist())
-        iteration.step.residual_squares = sum(here["squares"].tolist()) / len(here)
+        iteration.step.residual_squares = float(own["squares"])
         self.lost_sum += sum(notes["lost_sum"].tolist())
         iteration.loss = loss / weight if weight else 0.0
         metrics = iteration.metrics
@@ -260,13 +248,12 @@ class QuorumTraining(LocalTraining):
         }
 
     def worker_state(self) -> dict[str, Any]:
-        state = super().worker_state()
-        unsent = state["local"]["fragments"][0]["unsent"]
-        for rank, member in zip(self.ranks, self._members, strict=True):
-            pending = member.pending
-            if member.offer is not None:  # a resumed worker offers it again
-                pending, unsent["ranks"][str(rank)] = member.offer.update, member.offer.kept
-            state["replicas"][str(rank)] |= {"pending": pending, "moved": member.moved}
+        state, member = super().worker_state(), self._member
+        pending, rank = member.pending, str(self.rank)
+        if member.offer is not None:  # a resumed worker offers it again
+            pending = member.offer.update
+            state["local"]["fragments"][0]["unsent"]["ranks"][rank] = member.offer.kept
+        state["replicas"][rank] |= {"pending": pending, "moved": member.moved}
         return state
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
@@ -276,18 +263,17 @@ class QuorumTraining(LocalTraining):
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         super().load(shared, local_state)
-        for local, rank in enumerate(self.ranks):
-            saved, like = local_state["replicas"][str(rank)], self.local.agreed
-            pending = saved["pending"]
-            if pending is not None:
-                pending = [tensor.to(weight.device) for tensor, weight in zip(pending, like, strict=True)]
-            self._members[local] = Member(pending, bool(saved["moved"]), knows=self._ended)
+        saved = local_state["replicas"][str(self.rank)]
+        pending, like = saved["pending"], self.local.agreed.weights
+        if pending is not None:
+            pending = [tensor.to(weight.device) for tensor, weight in zip(pending, like, strict=True)]
+        self._member = Member(pending, bool(saved["moved"]), knows=self._ended)
         self._begin_anew()
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         """See `Synchronization.reshard`. What waits is a part of how far a worker has moved."""
         super().reshard(shared, workers)
-        self._members = [Member(moved=True, knows=self._ended) for _ in self.ranks]
+        self._member = Member(moved=True, knows=self._ended)
         self._begin_anew()
 
     @abstractmethod
