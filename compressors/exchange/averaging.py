@@ -79,7 +79,7 @@ class Averaging:
         """
         waited_s = 0.0
         while not pending.payloads.done():
-            yield
+            yield None
             began = perf_counter()
             call = self._calls.get()
             ended = perf_counter()
@@ -155,7 +155,7 @@ class Averaging:
         self.pattern.take_over(former)
 
 
-def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> Mapping[str, Any]:
+def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> dict[str, Any]:
     """A worker's state among those of a process.
 
     Raises ValueError where they are of an older program or of other workers.
@@ -169,5 +169,5 @@ def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: i
             f"the states of ranks {[*map(int, states['ranks'])]} of {states['workers']} workers, this is "
             f"rank {rank} of {workers}: each worker's residual belongs to its part of the data"
         )
-    saved: Mapping[str, Any] = states["ranks"][str(rank)]
+    saved: dict[str, Any] = states["ranks"][str(rank)]
     return saved

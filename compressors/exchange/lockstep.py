@@ -1,8 +1,8 @@
 """What workers do together, each worker's part as a coroutine; simulated workers take turns.
 
-A coroutine yields where it goes on with what others have sent. A real worker waits there. Simulated workers
-of one process run from one `yield` to the next, worker 0 first: what one needs, the others have sent before
-they paused.
+A coroutine yields None where it goes on with what others have sent. A real worker waits there. Simulated
+workers of one process run from one `yield` to the next, worker 0 first: what one needs, the others have sent
+before they paused.
 
 A coroutine may also yield a function, of what is the same on all workers: the mean that they agree on, or a
 step of weights that they share. Simulated workers have one result, and one copy of what it changes.

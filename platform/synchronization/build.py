@@ -70,7 +70,17 @@ def build_synchronization(
 
 
 class _Build:
-    """What the modes are built from."""
+    """What the modes are built from.
+
+    Attributes:
+        groups: of this process's worker, or of all simulated ones.
+        randomness: theirs.
+        workers: how many there are everywhere.
+    """
+
+    groups: Sequence[WorkerGroup]
+    randomness: Randomness
+    workers: int
 
     def __init__(
         self, spec: RunSpec, model: nn.Module, task: Task, device: torch.device, decide: Decide | None
@@ -96,25 +106,26 @@ class _Build:
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
         if simulated:
-            groups = WorkerGroup.simulated(spec.workers.count)
+            self.groups = WorkerGroup.simulated(spec.workers.count)
         else:
-            groups = [WorkerGroup(self._carrier(key), self.device)]
-            groups[0].broadcast([*self.model.parameters(), *self.model.buffers()])
-        randomness = Randomness(spec.seed, [group.rank for group in groups])
-        workers = self._workers(groups, randomness)
-        return SimulatedWorkers(workers) if simulated else workers[0], randomness
+            self.groups = [WorkerGroup(self._carrier(key), self.device)]
+            self.groups[0].broadcast([*self.model.parameters(), *self.model.buffers()])
+        self.workers = self.groups[0].workers
+        self.randomness = Randomness(spec.seed, [group.rank for group in self.groups])
+        workers = self._workers()
+        return SimulatedWorkers(workers) if simulated else workers[0], self.randomness
 
-    def _workers(self, groups: Sequence[WorkerGroup], randomness: Randomness) -> Sequence[WorkerInLockstep]:
+    def _workers(self) -> Sequence[WorkerInLockstep]:
         """One per group. Simulated workers share what is the same on all."""
         match self.mode:
             case AsyncSync():
-                return self._async(self.mode, groups, randomness)
+                return self._async(self.mode)
             case HybridSync():
-                return self._hybrid(self.mode, groups, randomness)
+                return self._hybrid(self.mode)
             case WeightsSync():
-                return self._weights(self.mode, groups, randomness)
+                return self._weights(self.mode)
             case _:
-                return self._gradients(groups, randomness)
+                return self._gradients()
 
     @staticmethod
     def _key() -> bytes:
@@ -129,46 +140,44 @@ class _Build:
                 raise KeyProblem(f"sync.authenticated on worker {rank}: {said}")
         return key
 
-    def _gradients(self, groups: Sequence[WorkerGroup], randomness: Randomness) -> Sequence[WorkerInLockstep]:
-        replica = Replica(self.model, self.task, self.spec.training, groups[0].workers)
-        replicas = [replica, *(replica.with_own_buffers() for _ in groups[1:])]
+    def _gradients(self) -> Sequence[WorkerInLockstep]:
+        replica = Replica(self.model, self.task, self.spec.training, self.workers)
+        replicas = [replica, *(replica.with_own_buffers() for _ in self.groups[1:])]
         refuses = self.spec.compressor.nonfinite == "refuse"
         return [
-            GradientsInRounds(*own, randomness, refuses=refuses)
-            for own in zip(groups, self._patterns(replica, groups), replicas, strict=True)
+            GradientsInRounds(*own, self.randomness, refuses=refuses)
+            for own in zip(self.groups, self._patterns(replica), replicas, strict=True)
         ]
 
-    def _weights(
-        self, mode: WeightsSync, groups: Sequence[WorkerGroup], randomness: Randomness
-    ) -> Sequence[WorkerInLockstep]:
-        model, workers = deepcopy(self.model), groups[0].workers
+    def _weights(self, mode: WeightsSync) -> Sequence[WorkerInLockstep]:
+        model = deepcopy(self.model)
         weights = [
             on_host(parameter) if mode.offload else parameter.detach().view(-1)
             for parameter in trained_of(model)
         ]
         agreed = Agreed.begin(weights, buffers_of(model), mode)
-        sites = self._sites(groups[0]) if mode.pattern == "hierarchical" else None
-        replicas, made = self._replicas(groups), list[WorkerInLockstep]()
-        setting = self._setting(replicas[0], groups[0])
-        for group, replica in zip(groups, replicas, strict=True):
+        sites = self._sites() if mode.pattern == "hierarchical" else None
+        replicas, made = self._replicas(), list[WorkerInLockstep]()
+        setting = self._setting(replicas[0])
+        for group, replica in zip(self.groups, replicas, strict=True):
             setting = replace(setting, rank=group.rank)
-            own = LocalWorker(group, setting, sites, replica, randomness, self.method, model, agreed)
+            own = LocalWorker(group, setting, sites, replica, self.randomness, self.method, model, agreed)
             if mode.quorum is None:
                 made.append(LocalTraining(mode, own))
                 continue
-            needed = needed_of(mode.quorum, workers)
-            if mode.schedule is None and group.carrier.waits:
+            needed, schedule = needed_of(mode.quorum, self.workers), mode.schedule
+            if schedule is None and group.carrier.waits:
                 made.append(FreeRounds(mode, own, Inbox(group.carrier), needed, self.decide or by_store()))
                 continue
-            schedule = mode.schedule or RoundSchedule()  # in which nobody is late
-            made.append(ScheduledRounds(mode, own, Drawn(schedule, workers, needed, mode.every)))
+            drawn = Drawn(
+                schedule or RoundSchedule(), self.workers, needed, mode.every
+            )  # by default nobody is late
+            made.append(ScheduledRounds(mode, own, drawn))
         return made
 
-    def _async(
-        self, mode: AsyncSync, groups: Sequence[WorkerGroup], randomness: Randomness
-    ) -> Sequence[WorkerInLockstep]:
-        spec, behind, workers = self.spec, mode.most_behind, groups[0].workers
-        times = mode.step_times or (1.0,) * workers
+    def _async(self, mode: AsyncSync) -> Sequence[WorkerInLockstep]:
+        spec, behind = self.spec, mode.most_behind
+        times = mode.step_times or (1.0,) * self.workers
         follows = self.spec.sync.is_simulated or mode.follow_schedule
         timing = SimulatedTiming(times, mode.delay, mode.schedule_seed, behind) if follows else None
         return [
@@ -179,21 +188,19 @@ class _Build:
                     spec.compressor,
                     spec.training,
                     group.rank,
-                    workers,
+                    self.workers,
                     hold_back_zeros=spec.training.find_unused_parameters,
                 ),
-                randomness,
+                self.randomness,
                 most_behind=behind,
                 timing=timing,
             )
-            for group, replica in zip(groups, self._replicas(groups), strict=True)
+            for group, replica in zip(self.groups, self._replicas(), strict=True)
         ]
 
-    def _hybrid(
-        self, mode: HybridSync, groups: Sequence[WorkerGroup], randomness: Randomness
-    ) -> Sequence[WorkerInLockstep]:
-        spec, parts, workers = self.spec, two_parts(self.model), groups[0].workers
-        replica = Replica(parts.convolutional, self.task, spec.training, workers)
+    def _hybrid(self, mode: HybridSync) -> Sequence[WorkerInLockstep]:
+        spec, parts = self.spec, two_parts(self.model)
+        replica = Replica(parts.convolutional, self.task, spec.training, self.workers)
         config = HybridConfig(
             scheme=mode.scheme,
             values=_TYPES[mode.activations],
@@ -208,17 +215,17 @@ class _Build:
                 self.model,
                 parts,
                 replica,
-                HybridWorker(parts, self.task, spec.training, config, group.rank, workers),
-                randomness,
+                HybridWorker(parts, self.task, spec.training, config, group.rank, self.workers),
+                self.randomness,
                 refuses=spec.compressor.nonfinite == "refuse",
             )
-            for group, pattern in zip(groups, self._patterns(replica, groups), strict=True)
+            for group, pattern in zip(self.groups, self._patterns(replica), strict=True)
         ]
 
-    def _replicas(self, groups: Sequence[WorkerGroup]) -> list[Replica]:
+    def _replicas(self) -> list[Replica]:
         """One per worker; the first has the model itself."""
-        models = [self.model, *(deepcopy(self.model) for _ in groups[1:])]
-        return [Replica(model, self.task, self.spec.training, groups[0].workers) for model in models]
+        models = [self.model, *(deepcopy(self.model) for _ in self.groups[1:])]
+        return [Replica(model, self.task, self.spec.training, self.workers) for model in models]
 
     def _carrier(self, key: bytes | None) -> Carrier:
         """This worker's way to the others."""
@@ -237,30 +244,30 @@ class _Build:
             return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
         return connected(most_bytes=most_bytes, key=key)
 
-    def _setting(self, replica: Replica, group: WorkerGroup) -> Setting:
+    def _setting(self, replica: Replica) -> Setting:
         """The setting of all parameters; tensors lie where residuals will."""
         offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
         return Setting(
             replica.names,
             [weight.float().cpu() if offloads else weight.clone() for weight in replica.weights()],
-            rank=group.rank,
-            workers=group.workers,
+            rank=self.groups[0].rank,
+            workers=self.workers,
             threads=torch.get_num_threads(),
             hold_back_zeros=self.spec.training.find_unused_parameters,
         )
 
-    def _patterns(self, replica: Replica, groups: Sequence[WorkerGroup]) -> list[Pattern]:
+    def _patterns(self, replica: Replica) -> list[Pattern]:
         """One per worker."""
-        setting = self._setting(replica, groups[0])
+        setting = self._setting(replica)
         mode, method = self.mode, self.method
         back: Method = getattr(mode, "back", None) or downlink_method(method)
         name = mode.pattern_name
-        settings = [replace(setting, rank=group.rank) for group in groups]
+        settings = [replace(setting, rank=group.rank) for group in self.groups]
         if not isinstance(mode, GradientsSync):
             return [pattern_for(name, method, back, setting, None) for setting in settings]
         if mode.gathers_buckets and isinstance(method, NoCompression) and not self.clips_own:
             return [AllGather(method, setting, all_reduces=True) for setting in settings]
-        sites = self._sites(groups[0]) if name == "hierarchical" else None
+        sites = self._sites() if name == "hierarchical" else None
         slices = cut_parameters(
             dict(zip(reversed(setting.names), reversed(setting.sizes), strict=True)),
             1 if name == "parameter_server" else setting.workers,
@@ -268,11 +275,11 @@ class _Build:
         shards = shards_of(slices, setting.names)  # as the hook cuts them
         return [pattern_for(name, method, back, setting, sites, lambda *_: shards) for setting in settings]
 
-    def _sites(self, group: WorkerGroup) -> Sites:
+    def _sites(self) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""
         if (named := self.mode.site_ranks) is not None:
-            return Sites.of(named, group.workers)
-        return Sites.by_place(places_of() if group.carrier.waits else [""] * group.workers)
+            return Sites.of(named, self.workers)
+        return Sites.by_place(places_of() if self.groups[0].carrier.waits else [""] * self.workers)
 
 
 def _exchanged(spec: RunSpec) -> Method:

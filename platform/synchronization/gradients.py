@@ -74,7 +74,7 @@ class GradientsInRounds(WorkerInLockstep):
     def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`. Buffers become worker 0's before the next pass only."""
         self._group.broadcast(list(self.model.buffers()))
-        yield
+        yield None
 
     def shared_state(self) -> dict[str, Any]:
         ledger = {"totals": self.totals.state_dict(), "synchronizations": self._averaging.done}

@@ -69,7 +69,7 @@ class SimulatedWorkers(Synchronization):
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         for worker in self.by_rank:
-            worker.load(shared, local_state if worker.rank == 0 else _uncounted(local_state))
+            worker.load(shared, _share_of(local_state, worker.rank))
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         for worker in self.by_rank:
@@ -78,10 +78,8 @@ class SimulatedWorkers(Synchronization):
 
 def _join(iteration: Iteration, entries: Sequence[Iteration]) -> None:
     """Makes one entry of all workers': means of losses and seconds, worker 0's layers and statistics."""
-    losses, steps = [entry.loss for entry in entries], [entry.step for entry in entries]
-    workers = len(entries)
-    alike = len(set(losses)) == 1  # the mean of equal losses is that, to the bit
-    iteration.loss = losses[0] if alike else sum(losses) / workers
+    steps, workers = [entry.step for entry in entries], len(entries)
+    iteration.loss = sum(entry.loss for entry in entries) / workers
     iteration.step = replace(
         steps[0],
         exchange_s=0.0,  # nobody waits
@@ -113,13 +111,16 @@ def _joined(states: Sequence[Any]) -> Any:
     return first
 
 
-def _uncounted(state: Any) -> Any:
-    """A joined state without its counts, which worker 0 takes over."""
+def _share_of(state: Any, rank: int) -> Any:
+    """A joined state with a worker's share of the counts: its links, and worker 0 has the sums."""
     if _is_traffic(state):
-        return Traffic(len(state["link_bytes"])).state_dict()
+        share = Traffic(len(state["link_bytes"])).state_dict()
+        for name in ("link_bytes", "link_messages"):
+            share[name][rank] = state[name][rank]
+        return share | ({"numbers": state["numbers"]} if rank == 0 else {})
     if isinstance(state, dict):
-        return {key: _uncounted(value) for key, value in state.items()}
-    return [*map(_uncounted, state)] if isinstance(state, list) else state
+        return {key: _share_of(value, rank) for key, value in state.items()}
+    return [_share_of(value, rank) for value in state] if isinstance(state, list) else state
 
 
 def _is_traffic(state: Any) -> bool:

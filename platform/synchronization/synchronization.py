@@ -128,7 +128,7 @@ class WorkerInLockstep(OneWorker):
 
     def agree(self) -> Coroutine[None]:
         """The worker's part of `sync_model`."""
-        yield
+        yield None
 
     def complete_ledger(self) -> Coroutine[Notes]:
         """The worker's part of `flush`; returns the notes of all workers, [workers, iterations]."""

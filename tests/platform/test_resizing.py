@@ -146,9 +146,9 @@ def check_same(name: str, before: Trainer, after: Trainer, begun: Path) -> None:
     if isinstance(after.sync.by_rank[0], LocalTraining):
         moves = [_moved(trainer.sync) for trainer in (before, after)]
         assert moves[0].any()  # the middle is not an exchange
-        assert [bool(trainer.sync.by_rank[0].local.fragments[0].in_flight) for trainer in (before, after)] == [
-            "on their way" in name
-        ] * 2
+        for trainer in (before, after):
+            in_flight = trainer.sync.by_rank[0].local.fragments[0].in_flight
+            assert bool(in_flight) == ("on their way" in name)
         torch.testing.assert_close(moves[1], moves[0], rtol=1e-5, atol=1e-7)
     if isinstance(after.sync.by_rank[0], HybridTraining):
         kept = optimizers(before.sync)

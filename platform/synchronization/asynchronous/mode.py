@@ -68,7 +68,7 @@ class AsynchronousTraining(WorkerInLockstep):
         iteration = self.ledger.begin(always_under_way=True)
         self._waiting.append((batch, context))
         losses = self._advance()
-        yield
+        yield None
         losses += self._advance()  # by what simulated workers have sent that come later in the turn
         iteration.loss = sum(losses) / len(losses) if losses else 0.0
         return iteration
@@ -127,12 +127,12 @@ class AsynchronousTraining(WorkerInLockstep):
         self._delivery.end(done)
         while self._waiting:
             self._advance()
-            yield
+            yield None
         while any(message < done for message in self.worker.received.messages):
             with self.ledger.waiting():
                 messages = self._delivery.drain(done)
             if messages is None:
-                yield
+                yield None
             else:
                 self._apply(messages, -1)
         yield lambda: None  # all have made all steps: buffers are worker 0's from here on
@@ -165,7 +165,7 @@ class AsynchronousTraining(WorkerInLockstep):
 
     def gathered_links(self) -> Coroutine[Links | None]:
         """See `Synchronization.links`; every worker knows all of them."""
-        yield
+        yield None
         traffic = self.ledger.traffic
         return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 

@@ -118,7 +118,7 @@ class Exchange:
 
         Raises CorruptMessage: what arrived has a wrong length.
         """
-        yield
+        yield None
         asked = perf_counter()
         arrived = {sender: message.result() for sender, message in pending.messages.items()}
         if arrived:

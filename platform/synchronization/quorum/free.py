@@ -138,7 +138,7 @@ class FreeRounds(QuorumTraining):
         member = self._member
         if member.pending is not None and member.offer is None and self._round not in self._inbox.decided:
             self._hand_in(self._round)
-        yield
+        yield None
 
     def _trains(self, number: int, step: int) -> bool:
         # Nothing is learned for a round that is decided: a worker that is in it may still wait for the offers
@@ -159,7 +159,7 @@ class FreeRounds(QuorumTraining):
         note["member"] = number in self._joined
         note["left_out"] = number not in self._joined
         self._count_sent()
-        yield
+        yield None
 
     def _hand_in(self, number: int) -> None:
         body = self._offer(number, may_fail=True)
@@ -276,7 +276,7 @@ class FreeRounds(QuorumTraining):
         self._joined = set()
         self._round_deadline.pause(monotonic() - began)
         self._count_sent()
-        yield
+        yield None
 
     def _begin_anew(self) -> None:
         attempt = torch.tensor([randbits(62)])

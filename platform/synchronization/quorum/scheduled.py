@@ -146,7 +146,7 @@ class ScheduledRounds(QuorumTraining):
             self._known[rank] = number + 1
         if event.absent:
             return
-        yield
+        yield None
         with self.ledger.waiting():
             for member in set(members) - {self.rank}:
                 offers[member] = self._carrier.receive(member, _OFFER).result()
@@ -169,7 +169,7 @@ class ScheduledRounds(QuorumTraining):
             self._known[rank] = rounds
         if self.rank == giver:
             self._send(behind, _AGREED, self._agreed_state.to_bytes())
-        yield
+        yield None
         if self.rank not in behind:
             return
         with self.ledger.waiting():
