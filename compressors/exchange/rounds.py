@@ -23,7 +23,7 @@ class ExchangeRecord:
     """What a worker compressed, sent and decoded in one exchange, counted as it happens."""
 
     traffic: Traffic
-    """What the worker sends and receives, or all simulated ones do."""
+    """What the worker sends and receives."""
     columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of its gradient, by message; a parameter may occur in more than one."""
     sum_columns: list[Iterable[PartTally]] = field(default_factory=list)

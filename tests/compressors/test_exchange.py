@@ -20,6 +20,7 @@ from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
+from taugrad.compressors.exchange.lockstep import Coroutine, run, run_lockstep
 from taugrad.compressors.exchange.rounds import ExchangeRecord, PendingRounds, Round, Rounds
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
@@ -228,3 +229,39 @@ def test_parameters_are_described_in_their_order():
         "parameter 0": "weight float64 [2, 3]",
         "parameter 1": "bias float64 [2]",
     }
+
+
+def test_simulated_workers_share_results_that_are_the_same_on_all():
+    """Worker 0 leaves after the first of three results; the others have waited for its message by then."""
+    carriers, called = in_memory(3), []
+
+    def worker(rank: int) -> Coroutine[list[object]]:
+        results = []
+        for number in range(1 if rank == 0 else 3):
+            for other in carriers[rank].others:
+                carriers[rank].send(other, "number", np.array([number], np.uint8))
+            yield None
+            sources = [1, 2] if number else [0, 1, 2]
+            for source in set(sources) - {rank}:
+                assert carriers[rank].receive(source, "number").result(timeout=0) == [number]
+            results.append((yield lambda number=number: called.append((rank, number)) or object()))
+        return results
+
+    (first,), second, third = run_lockstep([worker(rank) for rank in range(3)])
+    assert second == third
+    assert second[0] is first
+    assert called == [(0, 0), (1, 1), (1, 2)]
+
+
+def test_what_fails_for_one_worker_fails_for_all():
+    def worker(rank: int) -> Coroutine[None]:
+        yield None
+        if rank == 1:
+            raise PeerLost(1, "gone")
+        yield lambda: None
+
+    with pytest.raises(PeerLost, match="gone"):
+        run_lockstep([worker(rank) for rank in range(3)])
+    with pytest.raises(PeerLost, match="gone"):
+        run(worker(1))
+    assert run(worker(0)) is None

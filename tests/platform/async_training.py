@@ -75,6 +75,11 @@ def weights(training: Synchronization) -> torch.Tensor:
     )
 
 
+def workers_here(training: Any) -> list[Any]:
+    """The simulated ones, or a process's own."""
+    return getattr(training, "by_rank", [training])
+
+
 class Learnt:
     """What the steps of workers here have come to, added up beside the code that is tested.
 
@@ -84,7 +89,7 @@ class Learnt:
 
     def __init__(self, training: Any) -> None:
         self.sum = torch.zeros(weights(training).numel()).double()
-        for replica in (worker._replica for worker in training.by_rank):
+        for replica in (worker._replica for worker in workers_here(training)):
             replica.step = partial(self._add, replica, replica.step)
 
     def _add(self, replica: Any, step: Any, position: object) -> None:
@@ -99,11 +104,12 @@ def kept(training: Any) -> torch.Tensor:
     That is residuals, what waits, and how far they have moved in a round that is not closed.
     """
     state, total = training.worker_state(), torch.zeros(weights(training).numel()).double()
-    for rank, worker in enumerate(training.by_rank):
+    for worker in workers_here(training):
+        rank = str(worker.rank)
         total += torch.cat(worker.local.fragments[0].pseudo_gradient()).double()
-        unsent = state["local"]["fragments"][0]["unsent"]["ranks"][str(rank)]["residuals"]
+        unsent = state["local"]["fragments"][0]["unsent"]["ranks"][rank]["residuals"]
         total += torch.cat([unsent[name] for name in worker._replica.names]).double() if unsent else 0
-        pending = state["replicas"][str(rank)]["pending"]
+        pending = state["replicas"][rank]["pending"]
         total += 0 if pending is None else torch.cat(pending).double()
     return total
 
