@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taugrad.compressors import CompressionState, Outer, compressed_allgather
 from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.ledger import Step
+from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.base import Setting
@@ -283,7 +284,7 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
         names, parts = [str(ordinal) for ordinal in range(len(agreed))], [range(len(agreed))]
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
         begun = Agreed.begin(agreed, {}, fields)
-        for group, model in zip(WorkerGroup.simulated(2), models, strict=True):
+        for group, model in zip(map(WorkerGroup, in_memory(2)), models, strict=True):
             setting, parameters = Setting(names, agreed, group.rank, 2), list(model.parameters())
             rounds.append(LocalRounds(group, setting, parts, methods, fields, 2, begun, parameters))
     torch.cuda.reset_peak_memory_stats()

@@ -107,7 +107,8 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
             traffic = Traffic(carrier.workers)
         dist.barrier()
         started = perf_counter()
-        averaging.finish(run(averaging.complete(averaging.begin(gradients))), Step(), traffic)
+        pending = averaging.begin(gradients)
+        averaging.finish(run(averaging.complete(pending)), pending.record, Step(), traffic)
         if step >= 0:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)

@@ -165,13 +165,14 @@ class Training:
     @torch.no_grad()
     def _agree_on_weights(self) -> None:
         """The mean of what workers have moved, through the outer optimizer."""
-        exchanges, step = [], Step()
+        exchanges, records, step = [], [], Step()
         for rank, (model, averaging) in enumerate(zip(self.models, self.averagings, strict=True)):
             moved = zip(self._starts(rank), model.parameters(), strict=True)
             pending = averaging.begin([(start - end).view(-1) for start, end in moved])
             exchanges.append(averaging.complete(pending))
-        pairs = zip(self.averagings, run_lockstep(exchanges), strict=True)
-        mean, *_ = [averaging.finish(outcome, step, self.traffic) for averaging, outcome in pairs]
+            records.append(pending.record)
+        results = zip(self.averagings, run_lockstep(exchanges), records, strict=True)
+        mean, *_ = [averaging.finish(*result, step, self.traffic) for averaging, *result in results]
         assert mean is not None
         for base, part in zip(self.base, mean.split([base.numel() for base in self.base]), strict=True):
             base.grad = part.view_as(base)

@@ -1,7 +1,6 @@
 """Runs a pattern's rounds to completion and records the traffic."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
@@ -21,18 +20,6 @@ from .rounds import ExchangeRecord, Payloads, PendingRounds
 
 STATE_VERSION = 4
 """Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an exchange."""
-
-    mean: Tensor | RefusedUpdate
-    """Or the sum: float32 [all elements], the same on every worker."""
-    record: ExchangeRecord
-    """What this worker did."""
-    waited_s: float
-    """While messages were under way."""
 
 
 class Averaging:
@@ -70,25 +57,27 @@ class Averaging:
         pending.begin()
         return pending
 
-    def complete(self, pending: PendingRounds) -> Coroutine[Outcome]:
+    def complete(self, pending: PendingRounds) -> Coroutine[Tensor | RefusedUpdate]:
         """Goes on with an exchange to its end, in any thread.
+
+        Returns:
+            The mean (or sum), float32 [all elements], the same on every worker; or who has no update.
 
         Raises:
             PeerLost: another worker is gone, or has been silent for too long.
             CorruptMessage: what arrived is no message of a round.
         """
-        waited_s = 0.0
         while not pending.payloads.done():
             yield None
             began = perf_counter()
             call = self._calls.get()
             ended = perf_counter()
-            waited_s += ended - began
+            pending.record.waited_s += ended - began
             RECORDER.add("exchange", "wire", began, ended, "round")
             RECORDER.add("wait", "compute", began, ended)
             call()
-        mean = yield partial(self._mean, pending.payloads.result(), pending.record)
-        return Outcome(mean, pending.record, waited_s)
+        mean: Tensor | RefusedUpdate = yield partial(self._mean, pending.payloads.result(), pending.record)
+        return mean
 
     def _mean(self, payloads: Payloads, record: ExchangeRecord) -> Tensor | RefusedUpdate:
         if refusals := self.pattern.refusals(payloads):
@@ -102,16 +91,15 @@ class Averaging:
         """The error for a tensor that is not finite."""
         return self._nonfinite(self._names[refused.ordinal], refused.rank)
 
-    def finish(self, outcome: Outcome, step: Step, traffic: Traffic) -> Tensor | None:
+    def finish(
+        self, mean: Tensor | RefusedUpdate, record: ExchangeRecord, step: Step, traffic: Traffic
+    ) -> Tensor | None:
         """Counts what was sent, and tells the pattern that it has arrived.
 
-        Returns:
-            The mean (or sum), float32 [all elements], the same on every worker; None where all leave it out.
-
-        Raises:
-            Exception: `nonfinite`, on every worker, if a worker's part is not finite and the method refuses.
+        Returns the mean, or None where all leave it out. Raises what `nonfinite` makes, on every worker, if a
+        worker's part is not finite and the method refuses that.
         """
-        mean, record, pattern = outcome.mean, outcome.record, self.pattern
+        pattern = self.pattern
         if isinstance(mean, RefusedUpdate):
             if pattern.nonfinite == "refuse":
                 raise self.refusal(mean) from None
@@ -120,6 +108,7 @@ class Averaging:
         self.done += 1
         traffic.add(record.traffic)
         step.add(record.traffic.sums)
+        step.exchange_s += record.waited_s
         step.layers += by_parameter(record.tallies)
         step.compress_s += duration(record.compressing)
         step.decompress_s += duration(record.decoding)

@@ -29,7 +29,7 @@ from ..methods.local import LocalFields
 from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference
-from .averaging import Averaging, Outcome
+from .averaging import Averaging
 from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
 from .patterns.base import Pattern, RefusedUpdate, Setting
@@ -63,12 +63,17 @@ class Agreed:
         return cls(list(weights), {name: buffer.clone() for name, buffer in buffers.items()}, momentum)
 
 
+_Result = tuple[Tensor | RefusedUpdate, SideData]
+
+
 class InFlight(NamedTuple):
     """A fragment that was sent, and has not been merged."""
 
     merge_at: int
     """Step after which it is."""
-    result: Callable[[], tuple[Outcome, SideData]]
+    record: ExchangeRecord
+    """Complete when there is a result."""
+    result: Callable[[], _Result]
     """Waits for its rounds, and their side channel."""
 
 
@@ -102,6 +107,7 @@ class Fragment:
     Attributes:
         averaging: runs its rounds, with the worker's pattern.
         ordinals: of its parameters.
+        parameters: the worker's.
         agreed: their agreed weights, flat [numel]; the same bits on all workers.
         momentum: of the outer optimizer, flat [numel] by parameter; empty without.
         part: the worker's.
@@ -125,7 +131,7 @@ class Fragment:
         self.pattern, self.ordinals, self._fields, self._group = pattern, ordinals, fields, group
         self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
         self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
-        self._parameters = [parameters[ordinal] for ordinal in ordinals]
+        self.parameters = [parameters[ordinal] for ordinal in ordinals]
         self.part = WorkerPart([])
         self.sent_at = 0.0
         self.in_flight: InFlight | None = None
@@ -140,13 +146,6 @@ class Fragment:
     def sendings(self) -> int:
         """How often it was sent."""
         return self.averaging.done + (self.in_flight is not None)
-
-    def note_squares(self) -> None:
-        """See `LocalRounds.note_squares`."""
-        for place, parameter in enumerate(self._parameters):
-            if parameter.grad is not None and parameter.grad.numel():
-                mean = local_tensor(parameter.grad).double().square().mean()
-                self.part.squares[place] += float(mean)
 
     def send(self, steps: int) -> PendingRounds:
         """Compresses what the worker sends after so many steps, and sends the first messages."""
@@ -190,7 +189,7 @@ class Fragment:
             return
         outer, offloads = self._fields.outer, self._fields.offload
         for place, agreed in enumerate(self.agreed):
-            device = self._parameters[place].device
+            device = self.parameters[place].device
             tensors = (means[place], agreed, *self.momentum[place : place + 1])
             for gradient, *pieces in zip(*(torch.split(tensor, _PIECE) for tensor in tensors), strict=True):
                 weights, *momentum = copies = [piece.to(device, copy=offloads) for piece in pieces]
@@ -206,7 +205,7 @@ class Fragment:
         """Loads the agreed weights into the worker's model; late ones, blended with its own."""
         part, blend = self.part, self._fields.blend
         for place, base in enumerate(self.base_weights()):
-            weights, continued = local_tensor(self._parameters[place]), base
+            weights, continued = local_tensor(self.parameters[place]), base
             if part.at_sending:
                 continued = base + (self._flat(weights) - part.at_sending[place])
             elif late and blend:
@@ -216,7 +215,7 @@ class Fragment:
 
     def _weights(self) -> list[Tensor]:
         """The worker's weights, flat [numel] by parameter, where the agreed ones lie; views or copies."""
-        return [self._flat(local_tensor(parameter)) for parameter in self._parameters]
+        return [self._flat(local_tensor(parameter)) for parameter in self.parameters]
 
     def _flat(self, weights: Tensor) -> Tensor:
         return on_host(weights) if self._fields.offload else weights.reshape(-1)
@@ -287,7 +286,7 @@ class Fragment:
             ]
         if move := merged(moves, factor):  # a worker that joins has none
             weights = [base - move[name].to(base.device) for name, base in zip(names, bases, strict=True)]
-        copy_into(map(local_tensor, self._parameters), weights)
+        copy_into(map(local_tensor, self.parameters), weights)
         if parts[0].at_sending:
             self.part.at_sending = [base.clone() for base in bases]
         if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
@@ -314,14 +313,14 @@ class Fragment:
         return moved
 
     def _saved(self, in_flight: InFlight) -> dict[str, Any]:
-        outcome, side = in_flight.result()
-        if isinstance(outcome.mean, RefusedUpdate):
-            raise self.averaging.refusal(outcome.mean)
+        mean, side = in_flight.result()
+        if isinstance(mean, RefusedUpdate):
+            raise self.averaging.refusal(mean)
         return {
             "merge_at": in_flight.merge_at,
-            "mean": outcome.mean,
-            "traffic": outcome.record.traffic.state_dict(),
-            "tallies": [[list(astuple(tally)) for tally in outcome.record.tallies]],
+            "mean": mean,
+            "traffic": in_flight.record.traffic.state_dict(),
+            "tallies": [[list(astuple(tally)) for tally in in_flight.record.tallies]],
             "examples": side.examples,
             "buffers": dict(side.buffers),
         }
@@ -337,9 +336,8 @@ class Fragment:
             traffic.add_sums(former)
         column = [PartTally(*tally) for tally in saved["tallies"][0]]
         mean = saved["mean"].to(self.agreed[0].device, copy=True)
-        outcome = Outcome(mean, ExchangeRecord(traffic, [column]), 0.0)
-        side = SideData(saved["examples"], saved["buffers"])
-        return InFlight(int(saved["merge_at"]), lambda: (outcome, side))
+        result = mean, SideData(saved["examples"], saved["buffers"])
+        return InFlight(int(saved["merge_at"]), ExchangeRecord(traffic, [column]), lambda: result)
 
 
 class LocalRounds:
@@ -418,7 +416,10 @@ class LocalRounds:
         See Oland-Raj, section 3.2.
         """
         for fragment in self.fragments if self._fields.exchange == "weights" else ():
-            fragment.note_squares()
+            for place, parameter in enumerate(fragment.parameters):
+                if parameter.grad is not None and parameter.grad.numel():
+                    mean = local_tensor(parameter.grad).double().square().mean()
+                    fragment.part.squares[place] += float(mean)
 
     def advance(
         self, step: Step, amount: float = 1, examples: float | None = None, *, due: bool = False
@@ -477,26 +478,24 @@ class LocalRounds:
                 self._unit = (received.examples or 0.0) / self._group.workers or 1.0
             part.weight = part.examples / self._unit
         pending = fragment.send(self.steps - fragment.sent_step)
-        rounds, result = self._rounds(fragment, pending, side), Future[tuple[Outcome, SideData]]()
+        rounds, result = self._rounds(fragment, pending, side), Future[_Result]()
         if delay and self._group.carrier.waits:
             result = self._thread.submit(run, rounds)
         else:
             result.set_result((yield from rounds))
-        fragment.in_flight = InFlight(self.steps + delay, result.result)
+        fragment.in_flight = InFlight(self.steps + delay, pending.record, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
 
-    def _rounds(
-        self, fragment: Fragment, pending: PendingRounds, side: SideChannel
-    ) -> Coroutine[tuple[Outcome, SideData]]:
+    def _rounds(self, fragment: Fragment, pending: PendingRounds, side: SideChannel) -> Coroutine[_Result]:
         """Runs begun rounds to their end, if all workers are in the same ones."""
         began = perf_counter()
         received = yield lambda: side.received
-        waited_s = perf_counter() - began
-        RECORDER.add("exchange", "wire", began, began + waited_s, "round")
-        RECORDER.add("wait", "compute", began, began + waited_s)
-        outcome = yield from fragment.averaging.complete(pending)
-        return replace(outcome, waited_s=outcome.waited_s + waited_s), received
+        ended = perf_counter()
+        pending.record.waited_s += ended - began
+        RECORDER.add("exchange", "wire", began, ended, "round")
+        RECORDER.add("wait", "compute", began, ended)
+        return (yield from fragment.averaging.complete(pending)), received
 
     def _merge(self, fragment: Fragment, step: Step) -> Coroutine[bool]:
         """Waits for a fragment that is on its way, and lets the worker continue from it."""
@@ -504,11 +503,10 @@ class LocalRounds:
         if in_flight is None:
             return False
         began, late = perf_counter(), bool(self._fields.delay_steps)
-        outcome, side = in_flight.result()
+        result, side = in_flight.result()
         self._finished = side.finished
-        step.exchange_s += outcome.waited_s
-        step.blocked_s += perf_counter() - began if late else outcome.waited_s
-        mean = fragment.averaging.finish(outcome, step, self.traffic)
+        step.blocked_s += perf_counter() - began if late else in_flight.record.waited_s
+        mean = fragment.averaging.finish(result, in_flight.record, step, self.traffic)
         assert mean is not None, "what is not finite is refused"
         step.residual_squares = sum(other.pattern.residual_squares() for other in self.fragments)
         yield partial(self._apply, fragment, mean, side)

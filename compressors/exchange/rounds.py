@@ -32,6 +32,8 @@ class ExchangeRecord:
     """For messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
     compressing: list[Interval] = field(default_factory=list)
     decoding: list[Interval] = field(default_factory=list)
+    waited_s: float = 0.0
+    """While messages were under way, where a worker waits for them."""
 
     @property
     def tallies(self) -> list[PartTally]:

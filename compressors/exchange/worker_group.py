@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import reaching
 from ..spans import RECORDER
 from .addresses import transport_of
-from .carrier import Carrier, in_memory
+from .carrier import Carrier
 from .lockstep import Coroutine
 from .tensors import broadcast, copy_bytes, to_bytes
 
@@ -42,11 +42,6 @@ class WorkerGroup:
         self._group = group
         self._device = transport_of(group, device) if carrier.waits else device
         finalize(self, carrier.close)
-
-    @classmethod
-    def simulated(cls, workers: int) -> "list[WorkerGroup]":
-        """Creates the groups of simulated workers, by rank (Anoosheh, section 2.2)."""
-        return [cls(carrier) for carrier in in_memory(workers)]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Copies worker 0's tensors to all workers, in place."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from taugrad.compressors.exchange.addresses import places_of
-from taugrad.compressors.exchange.carrier import Carrier
+from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.local_rounds import Agreed, on_host
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
@@ -106,7 +106,7 @@ class _Build:
             hooked = HookedGradients(spec, self.method, replica, self.device, key)
             return hooked, Randomness(spec.seed, [dist.get_rank()])
         if simulated:
-            self.groups = WorkerGroup.simulated(spec.workers.count)
+            self.groups = [WorkerGroup(carrier) for carrier in in_memory(spec.workers.count)]
         else:
             self.groups = [WorkerGroup(self._carrier(key), self.device)]
             self.groups[0].broadcast([*self.model.parameters(), *self.model.buffers()])

@@ -160,10 +160,9 @@ class WorkerInLockstep(OneWorker):
 
         All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
         """
-        step, outcome = self.ledger.now.step, (yield from averaging.complete(pending))
-        step.exchange_s += outcome.waited_s
-        step.blocked_s += outcome.waited_s
-        return averaging.finish(outcome, step, self.ledger.traffic)
+        mean, step = (yield from averaging.complete(pending)), self.ledger.now.step
+        step.blocked_s += pending.record.waited_s
+        return averaging.finish(mean, pending.record, step, self.ledger.traffic)
 
     def _broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Copies worker 0's tensors to all, in place."""

@@ -88,15 +88,15 @@ class Simulated:
         for averaging, tensors in zip(self.averagings, given, strict=True):
             pending = averaging.begin([tensors[name].flatten().float() for name in self.names])
             coroutines.append(averaging.complete(pending))
-        outcome, *_ = run_lockstep(coroutines)
+        total, *_ = run_lockstep(coroutines)
         for averaging in self.averagings:
             averaging.pattern.commit()
             averaging.done += 1
-        assert isinstance(outcome.mean, Tensor)
+        assert isinstance(total, Tensor)
         results = {name: torch.empty(SIZES[name]) for name in self.names}
         for shard in self.patterns[0].shards:
             into = shard.of([results[name] for name in self.names])
-            for part, values in zip(into, shard.split(outcome.mean[shard.start : shard.stop]), strict=True):
+            for part, values in zip(into, shard.split(total[shard.start : shard.stop]), strict=True):
                 part.copy_(values)
         return results
 

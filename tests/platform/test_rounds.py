@@ -12,7 +12,7 @@ from unsent import unsent_by
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.bucket.ledger import Traffic
-from taugrad.compressors.exchange.averaging import Averaging, Outcome
+from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
@@ -54,23 +54,28 @@ def gradients(workers: int, step: int) -> list[list[Tensor]]:
     ]
 
 
-def exchange(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> list[Outcome]:
-    coroutines = []
+def exchange(
+    patterns: list[Pattern], given: list[list[Tensor]], step: int
+) -> tuple[Tensor | RefusedUpdate, Traffic]:
+    coroutines, records, traffic = [], [], Traffic(len(patterns))
     for carrier, pattern, gradients in zip(in_memory(len(patterns)), patterns, given, strict=True):
         averaging = Averaging(carrier, pattern, list(SIZES))
         averaging.done = step
-        coroutines.append(averaging.complete(averaging.begin(gradients)))
-    return run_lockstep(coroutines)
+        pending = averaging.begin(gradients)
+        coroutines.append(averaging.complete(pending))
+        records.append(pending.record)
+    mean, *_ = run_lockstep(coroutines)
+    for record in records:
+        traffic.add(record.traffic)
+    return mean, traffic
 
 
 def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
-    outcomes, traffic = exchange(patterns, given, step), Traffic(len(patterns))
-    mean = outcomes[0].mean
+    mean, traffic = exchange(patterns, given, step)
     if isinstance(mean, RefusedUpdate):
         raise ValueError(mean)
-    for pattern, outcome in zip(patterns, outcomes, strict=True):
+    for pattern in patterns:
         pattern.commit()
-        traffic.add(outcome.record.traffic)
     return mean, traffic
 
 
