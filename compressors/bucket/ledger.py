@@ -182,12 +182,12 @@ _LINKS = ("link_bytes", "link_messages")
 
 
 class Traffic:
-    """What the workers of this process sent to others, and received from them.
+    """What a worker sent to others, and received from them.
 
     Attributes:
         workers: how many there are everywhere.
-        sums: of the workers here. Bytes are handed over once where they go to several.
-        link_bytes: int64 [workers, workers], bytes that workers here sent, from row to column.
+        sums: of the worker. Bytes are handed over once where they go to several.
+        link_bytes: int64 [workers, workers], bytes that it sent, from row to column.
         link_messages: likewise, how many messages.
     """
 
@@ -196,7 +196,7 @@ class Traffic:
         self.link_bytes, self.link_messages = np.zeros((2, workers, workers), np.int64)
 
     def count_sent(self, rank: int, nbytes: int, receivers: Sequence[int]) -> None:
-        """Counts a message of a worker here, handed over once for all its receivers."""
+        """Counts a message of a worker, handed over once for all its receivers."""
         self.sums.wire_bytes += nbytes
         self.sums.messages += len(receivers)
         self.link_bytes[rank, receivers] += nbytes
