@@ -77,6 +77,7 @@ TABLES = {
     "gradients": 1,
     "hook": 2,
     "hybrid": 2,
+    "hybrid_activations": 1,
     "language": 3,
     "oland_raj": 3,
     "patches": 2,

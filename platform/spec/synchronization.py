@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from taugrad.compressors.methods import CompressorConfig
+from taugrad.compressors.methods import CompressorConfig, read_config
+from taugrad.compressors.methods.dense import DenseSymbols
 from taugrad.compressors.methods.local import LocalFields, PatternName
 
 from ..config import Config
@@ -185,12 +186,32 @@ class HybridSync(_WithDownlink):
     """Whose examples go through the fully connected layers together. a: those of all workers at once. b:
     those of one worker after the other, while the next ones are on their way. c: as b, but each turn has 1/K
     of every worker's."""
-    activations: Literal["fp32", "bf16"] = "fp32"
-    """Precision in which activations and their gradients are sent: 32 or 16 bits."""
+    activations: str = "fp32"
+    """How activations and their gradients are sent: fp32, bf16, or a dense method of symbols (linear,
+    quantile, entropy, fp8) as a line, such as linear(8) or entropy(floor=5) | huffman. A message is of one
+    tensor; no error is kept."""
     fc_batch: Literal["joined", "per_worker"] = "joined"
     """The batch of a step of the fully connected layers. joined: the whole batch. per_worker: the examples of
     one turn, so that these layers take K steps while the convolutions take one; learning rate and decay
     follow their own batch (training.scaling)."""
+
+    @field_validator("activations")
+    @classmethod
+    def _dense(cls, line: str) -> str:
+        if line in ("fp32", "bf16"):
+            return line
+        valid = "give fp32, bf16, or linear, quantile, entropy or fp8 as a line, such as linear(8)"
+        try:
+            method = read_config(line)
+        except ValidationError as error:
+            raise ValueError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}; {valid}") from None
+        if not isinstance(method, DenseSymbols):
+            raise ValueError(f"{method.kind} does not send every value as a symbol; {valid}")
+        if unused := {"decay", "exempt", "reduction", "nonfinite"} & method.model_fields_set:
+            raise ValueError(f"{sorted(unused)[0]} is for gradients; leave it out")
+        if getattr(method, "form", "") == "rms":
+            raise ValueError("form = rms needs a layer's gradients; use form = entropy")
+        return line
 
 
 StepTime = Annotated[float, Field(gt=0, allow_inf_nan=False)]

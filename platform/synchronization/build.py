@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
@@ -19,7 +20,8 @@ from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_par
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of
 from taugrad.compressors.exchange.worker_group import WorkerGroup
-from taugrad.compressors.methods import Method, NoCompression, PowerSGD
+from taugrad.compressors.methods import Method, NoCompression, PowerSGD, read_config
+from taugrad.compressors.methods.dense import DenseSymbols
 
 from ..replica.generators import Randomness
 from ..replica.replica import Replica
@@ -203,7 +205,7 @@ class _Build:
         replica = Replica(parts.convolutional, self.task, spec.training, self.workers)
         config = HybridConfig(
             scheme=mode.scheme,
-            values=_TYPES[mode.activations],
+            values=_TYPES.get(mode.activations) or self._activations(mode),
             per_worker=mode.fc_batch == "per_worker",
             summed=spec.compressor.reduction == "sum",
             seed=spec.seed,
@@ -221,6 +223,11 @@ class _Build:
             )
             for group, pattern in zip(self.groups, self._patterns(replica), strict=True)
         ]
+
+    def _activations(self, mode: HybridSync) -> Compressor:
+        method = read_config(mode.activations)
+        assert isinstance(method, DenseSymbols)
+        return compressor_for(method, self.device, torch.get_num_threads())
 
     def _replicas(self) -> list[Replica]:
         """One per worker; the first has the model itself."""

@@ -25,11 +25,17 @@ BATCHES = [BATCH] * (EXAMPLES // BATCH) + [EXAMPLES % BATCH]
 ONE_EPOCH = {"epochs": 1}
 
 
-@in_turn("value_bytes", [4, 2])
+HEADER = 28 + 4 + 8
+"""Bytes of a message of one block beside its values: header, size of blocks, a smallest value and a step."""
+
+
+@in_turn(
+    ("activations", "value_bytes", "header"),
+    [("fp32", 4, 0), ("bf16", 2, 0), ("linear(8, block=0) | raw", 1, HEADER)],
+)
 @in_turn("scheme", ["a", "b", "c"])
-def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone):
-    """docs/synchronization.md has them."""
-    activations = {4: "fp32", 2: "bf16"}[value_bytes]
+def test_bytes_and_messages_are_those_of_the_formulas(scheme, activations, value_bytes, header, alone):
+    """docs/synchronization.md has them, docs/reference/messages.md the headers."""
     trainer, _ = trained(simulating(hybrid(fields=ONE_EPOCH, scheme=scheme, activations=activations)))
     totals = trainer.sync.totals.state_dict()
     values = value_bytes * (2 * F + 2 * H + C)
@@ -39,6 +45,8 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     layers = 2
     messages = 2 * K * (K - 1) + 2 * features + turns * (2 * layers - 1) * K * (K - 1)
     steps = len(BATCHES)
+    to_owners = features + turns * (layers - 1) * K * (K - 1)
+    received += steps * header * (features + turns * layers * K * (K - 1) + to_owners)
     convolutions = steps * 2 * K * (K - 1)
     assert totals["messages"] == steps * messages + convolutions
     assert totals["received_bytes"] == received + steps * 2 * (K - 1) * 4 * P + 28 * convolutions
@@ -48,7 +56,8 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, value_bytes, alone
     all_to_all = sum(n * (value_bytes * (F + H + C) + 8) + 8 * K for n in BATCHES)
     to_one = sum((K - 1) * n * value_bytes * (F + H) for n in BATCHES)
     convolutions_sent = steps * (K * 4 * P + 28 * K * K)  # to owners K - 1 of K parts, and one sum to all
-    assert totals["wire_bytes"] == all_to_all + to_one + convolutions_sent
+    headers = steps * header * (features // (K - 1) + turns * layers * K + to_owners)
+    assert totals["wire_bytes"] == all_to_all + to_one + headers + convolutions_sent
     # Value bits: activations without targets and counts, gradients on their way out and sums on theirs back.
     values_sent = sum(n * value_bytes * (F + H + C) for n in BATCHES) + to_one
     assert totals["paper_bits"] == 8 * values_sent + steps * 32 * (K * P + P)

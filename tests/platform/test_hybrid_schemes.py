@@ -9,14 +9,18 @@ from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, cast
 
+import numpy as np
+import oracles
 import pytest
 import torch
 from cases import in_turn
 from torch import Tensor, nn
 
+from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
-from taugrad.compressors.exchange.lockstep import run_lockstep
+from taugrad.compressors.exchange.lockstep import Coroutine, run_lockstep
+from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
@@ -331,3 +335,42 @@ def test_parts_have_the_names_that_their_parameters_have_in_the_model():
         assert convolutional + linear == [name for name, _ in model.named_parameters()]
         assert linear
         assert all(name.split(".")[0].startswith("fc") for name in linear)
+
+
+def quantized(line: str, tensor: Tensor) -> Tensor:
+    """Transcribes a method for a tensor of up to 256 values: blocks run over it row by row."""
+    values, n = tensor.numpy().ravel(), tensor.numel()
+    if line.startswith("entropy"):
+        shares = np.bincount(oracles.linear(values, 4).symbols) / n
+        bits = round(float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum()) + 1)
+        blocks = [oracles.linear(values, bits)]
+    else:
+        transcribed = oracles.linear if line.startswith("linear") else oracles.quantile
+        blocks = [transcribed(values[start : start + 32], 3) for start in range(0, n, 32)]
+    return torch.from_numpy(np.concatenate([block.values for block in blocks])).view_as(tensor)
+
+
+@in_turn("line", ["linear(3, block=32)", "quantile(3, block=32)", "entropy(floor=1) | huffman"])
+def test_tensors_arrive_as_their_method_quantizes_them(line):
+    """Those of a worker itself, too; one that is not finite somewhere is NaN everywhere, on all workers."""
+    workers, torch_random = 3, torch.Generator().manual_seed(7)
+    rows, traffic = [11, 0, 25], Traffic(workers)
+    tensors = [torch.randn(count, 9, generator=torch_random) for count in rows]
+    parts = [[torch.randn(count, 9, generator=torch_random).T for count in rows] for _ in range(workers)]
+    parts[2][0][3, 1] = torch.inf
+    compressor = compressor_for(cast(CompressedMethod, read_config(line)), torch.device("cpu"))
+
+    def exchanged(exchange: Exchange) -> Coroutine[list[list[Tensor]]]:
+        pending = exchange.to_all("rows", tensors[exchange.rank], [(count, 9) for count in rows])
+        owned = exchange.to_owners("parts", parts[exchange.rank])
+        return [(yield from exchange.taken(pending)), (yield from exchange.taken(owned))]
+
+    exchanges = [Exchange(carrier, compressor, traffic) for carrier in in_memory(workers)]
+    for rank, (to_all, to_owner) in enumerate(run_lockstep([exchanged(exchange) for exchange in exchanges])):
+        for sent, received in (
+            *zip(tensors, to_all, strict=True),
+            *zip([part[rank] for part in parts], to_owner, strict=True),
+        ):
+            expected = quantized(line, sent) if sent.numel() and sent.isfinite().all() else sent * torch.nan
+            torch.testing.assert_close(received, expected, rtol=0, atol=0, equal_nan=True)
+    assert traffic.sums.received_bytes == traffic.link_bytes.sum()

@@ -1,8 +1,9 @@
 """How workers of the mode hybrid communicate while they compute: rows to all, or to each its part of a sum.
 
-All workers make the same exchanges in the same order and know all shapes, so nothing needs a header. A worker
-sends, continues, and takes what the others sent when it needs it. 16 bits means bfloat16. It has the range of
-float32, so gradients need no scale.
+All workers make the same exchanges in the same order and know all shapes, so raw values need no header. A
+worker sends, continues, and takes what the others sent when it needs it. 16 bits means bfloat16. It has the
+range of float32, so gradients need no scale. A dense method makes a message of each tensor, without error
+feedback: the next tensor is of other examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,17 +11,66 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
+from taugrad.compressors.methods.base import Context
+from taugrad.compressors.ops.array import host
+from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.spans import RECORDER, Interval, duration, union
+from taugrad.compressors.wire.message import NonFinite
+
+Encoding: TypeAlias = torch.dtype | Compressor
+"""Of a tensor on its way: raw values of a type, or a message of a dense method."""
+
+
+class Encoded(NamedTuple):
+    """A tensor on its way."""
+
+    payload: Payload
+    decoded: Tensor
+    """As the receivers read it, of the tensor's dtype and shape."""
+    value_bits: int
+
+
+def encode(tensor: Tensor, encoding: Encoding) -> Encoded:
+    """Writes a tensor; a method's message of what is not finite says just that."""
+    if isinstance(encoding, torch.dtype):
+        sent = tensor.to(encoding)
+        return Encoded(to_bytes([sent]), sent.to(tensor.dtype), 8 * sent.nbytes)
+    layout = encoding.layout([_NAME], [tensor.numel()])
+    outgoing = encoding.compress([Part(_NAME, tensor.flatten())], layout, Context())
+    payload = host(outgoing.payload)
+    decoded = decode(payload, encoding, tensor.shape, tensor)
+    return Encoded(payload, decoded, int(outgoing.tallies.paper_bits.sum()))
+
+
+def decode(payload: Payload, encoding: Encoding, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Reads a tensor of a shape, on another one's device and of its dtype.
+
+    NaN where the sender's was not finite somewhere. Raises CorruptMessage where the payload does not fit.
+    """
+    if isinstance(encoding, torch.dtype):
+        received = torch.empty(tuple(shape), dtype=encoding)
+        copy_bytes(payload, [received])
+        return received.to(like.device, like.dtype)
+    incoming = encoding.read(payload, encoding.layout([_NAME], [prod(shape)]))
+    total = torch.zeros(prod(shape), device=like.device)
+    if isinstance(incoming, NonFinite):
+        total.fill_(torch.nan)
+    else:
+        encoding.add(incoming, total)
+    return total.view(tuple(shape)).to(like.dtype)
+
+
+_NAME = "activations"
 
 
 @dataclass(frozen=True)
@@ -33,8 +83,7 @@ class PendingReceive:
     """Its own part, as the others receive it."""
     shapes: Sequence[Sequence[int]]
     """Shapes of what each worker sends, by rank."""
-    dtype: torch.dtype
-    """On the way."""
+    encoding: Encoding
     messages: Mapping[int, Future[Payload]]
     """By sender."""
 
@@ -45,11 +94,14 @@ class Exchange:
     Attributes:
         rank: of this worker.
         blocked_s: the part of `exchange_s` in which nothing was computed.
+        compress_s: seconds in which tensors were written.
+        decompress_s: seconds in which tensors of others were read.
     """
 
-    def __init__(self, carrier: Carrier, values: torch.dtype, traffic: Traffic) -> None:
+    def __init__(self, carrier: Carrier, values: Encoding, traffic: Traffic) -> None:
         """Begins without any; values travel as `values`, `traffic` counts what is sent and received."""
         self.rank, self.blocked_s = carrier.rank, 0.0
+        self.compress_s = self.decompress_s = 0.0
         self._carrier, self._values, self._traffic = carrier, values, traffic
         self._under_way: list[Interval] = []
 
@@ -65,74 +117,71 @@ class Exchange:
 
         `values`: whether it is activations or their gradients, not labels or numbers.
         """
-        sent = local.to(self._values) if values else local
-        assert tuple(sent.shape) == tuple(shapes[self.rank]), "the others expect another shape"
-        sizes = np.array([prod(shape) for shape in shapes], np.int64) * sent.element_size()
-        lengths = np.repeat(sizes[:, None], len(shapes), axis=1)
-        np.fill_diagonal(lengths, 0)
-        self._count(lengths, handed_over=lengths.max(axis=1), values=values)
-        payloads = dict.fromkeys(self._carrier.others, to_bytes([sent]))
-        return self._send(label, payloads, lengths, sent.to(local.dtype), shapes, sent.dtype)
+        assert tuple(local.shape) == tuple(shapes[self.rank]), "the others expect another shape"
+        encoding = self._values if values else local.dtype
+        (encoded,) = self._encoded([local], encoding)
+        if others := list(self._carrier.others) if encoded.payload.nbytes else []:
+            self._traffic.count_sent(self.rank, encoded.payload.nbytes, others)
+            self._traffic.sums.paper_bits += encoded.value_bits * values
+        payloads = dict.fromkeys(others, encoded.payload)
+        return self._send(label, payloads, encoded.decoded, shapes, encoding)
 
     def to_owners(self, label: str, parts: Sequence[Tensor]) -> PendingReceive:
         """Starts to send each other worker its part of a sum, as all do. Timelines have the label.
 
         A receiver's part has the same shape on all workers.
         """
-        sent = [part.to(self._values) for part in parts]
-        lengths = np.repeat(np.array([[tensor.nbytes for tensor in sent]]), len(parts), axis=0)
-        np.fill_diagonal(lengths, 0)
-        self._count(lengths, handed_over=lengths.sum(axis=1), values=True)
-        sent_here = sent[self.rank].to(parts[self.rank].dtype)
-        payloads = {other: to_bytes([sent[other]]) for other in self._carrier.others}
-        return self._send(label, payloads, lengths, sent_here, [sent_here.shape] * len(parts), self._values)
+        encoded = self._encoded(parts, self._values)
+        payloads = {other: encoded[other].payload for other in self._carrier.others if parts[other].numel()}
+        for other, payload in payloads.items():
+            self._traffic.count_sent(self.rank, payload.nbytes, [other])
+            self._traffic.sums.paper_bits += encoded[other].value_bits
+        local = encoded[self.rank].decoded
+        return self._send(label, payloads, local, [local.shape] * len(parts), self._values)
+
+    def _encoded(self, tensors: Sequence[Tensor], encoding: Encoding) -> list[Encoded]:
+        began = perf_counter()
+        encoded = [encode(tensor, encoding) for tensor in tensors]
+        self.compress_s += perf_counter() - began
+        return encoded
 
     def _send(
         self,
         label: str,
         payloads: Mapping[int, Payload],
-        lengths: NDArray[np.int64],
         local: Tensor,
         shapes: Sequence[Sequence[int]],
-        dtype: torch.dtype,
+        encoding: Encoding,
     ) -> PendingReceive:
-        for other in self._carrier.others:
-            if lengths[self.rank, other]:
-                self._carrier.send(other, label, payloads[other])
-        senders = [other for other in self._carrier.others if lengths[other, self.rank]]
+        for other, payload in payloads.items():
+            self._carrier.send(other, label, payload)
+        senders = [other for other in self._carrier.others if prod(shapes[other])]
         messages = {sender: self._carrier.receive(sender, label) for sender in senders}
-        return PendingReceive(label, perf_counter(), local, shapes, dtype, messages)
-
-    def _count(self, lengths: NDArray[np.int64], handed_over: NDArray[np.int64], *, values: bool) -> None:
-        """Counts what this worker sends and receives; what goes to all is handed over once."""
-        traffic, rank, nbytes = self._traffic, self.rank, int(handed_over[self.rank])
-        traffic.sums.wire_bytes += nbytes
-        traffic.sums.paper_bits += 8 * nbytes * values
-        traffic.sums.received_bytes += int(lengths[:, rank].sum())
-        traffic.sums.messages += int((lengths[rank] > 0).sum())
-        traffic.link_bytes[rank] += lengths[rank]
-        traffic.link_messages[rank] += lengths[rank] > 0
+        return PendingReceive(label, perf_counter(), local, shapes, encoding, messages)
 
     def taken(self, pending: PendingReceive) -> Coroutine[list[Tensor]]:
         """Waits for what each worker sent, by rank; its own is rounded as for the others.
 
-        Raises CorruptMessage: what arrived has a wrong length.
+        Raises CorruptMessage: what arrived has a wrong length, or is no message of the method.
         """
         yield None
         asked = perf_counter()
         arrived = {sender: message.result() for sender, message in pending.messages.items()}
+        now = perf_counter()
         if arrived:
-            now = perf_counter()
             self.blocked_s += now - asked
             self._under_way.append((pending.sent_at, now))
             RECORDER.add("exchange", "wire", pending.sent_at, now, pending.label)
             RECORDER.add("wait", "compute", asked, now)
         tensors = {self.rank: pending.local}
         for rank in self._carrier.others:
-            received = torch.empty(tuple(pending.shapes[rank]), dtype=pending.dtype)
+            shape = pending.shapes[rank]
             if rank in arrived:
-                copy_bytes(arrived[rank], [received])
-            tensors[rank] = received.to(pending.local.device, pending.local.dtype)
+                self._traffic.sums.received_bytes += arrived[rank].nbytes
+                tensors[rank] = decode(arrived[rank], pending.encoding, shape, pending.local)
+            else:
+                tensors[rank] = pending.local.new_empty(tuple(shape))
+        self.decompress_s += perf_counter() - now
         return [tensors[rank] for rank in range(len(tensors))]
 
 

@@ -91,6 +91,8 @@ class HybridTraining(GradientsInRounds):
         step.add(traffic.sums)
         step.exchange_s += exchange.exchange_s
         step.blocked_s += exchange.blocked_s
+        step.compress_s += exchange.compress_s
+        step.decompress_s += exchange.decompress_s
         yield partial(copy_into, [*convolutional.buffers()], buffers)  # worker 0's, as DDP has it
         yield partial(self._step, mean, context)
         if mean is not None and not self._config.per_worker:

@@ -28,7 +28,7 @@ from ...replica.rates import rate_at, set_rate
 from ...replica.replica import is_finite
 from ...spec.training import TrainingConfig
 from ...tasks.task import Task
-from .exchange import Exchange, PendingReceive, added
+from .exchange import Encoding, Exchange, PendingReceive, added
 from .layers import ExampleRows, Layer, ModelParts, share_of
 
 
@@ -91,7 +91,7 @@ class HybridConfig:
     """What all workers of a run have in common."""
 
     scheme: Scheme
-    values: torch.dtype
+    values: Encoding
     """In which activations and their gradients travel."""
     per_worker: bool
     """Whether the fully connected layers take a step after each turn, instead of one after all turns."""
