@@ -206,27 +206,15 @@ def bare_table(models: Sequence[Model], rounds: Rounds) -> Table:
             least, compress, decode = rounds.run([floor, bare.compress, bare.decode])
             rows.append(
                 (
-                    model.name,
-                    f"{model.elements:,}",
-                    f"{len(model.sizes)} in {len(model.buckets())}",
-                    f"`{line}`",
-                    f"{1e3 * least:.3g}",
-                    number(compress / least),
-                    verdict(compress / least, most),
-                    number(decode / least),
-                    verdict(decode / least, most_decode),
+                    *(model.name, f"{model.elements:,}", f"{len(model.sizes)} in {len(model.buckets())}"),
+                    *(f"`{line}`", f"{1e3 * least:.3g}"),
+                    *(number(compress / least), verdict(compress / least, most)),
+                    *(number(decode / least), verdict(decode / least, most_decode)),
                 )
             )
     columns = (
-        "model",
-        "elements",
-        "tensors in buckets",
-        "method",
-        "floor, ms",
-        "compress",
-        "goal",
-        "decode",
-        "goal",
+        *("model", "elements", "tensors in buckets", "method", "floor, ms"),
+        *("compress", "goal", "decode", "goal"),
     )
     return Table("A model's buckets, in floors", columns, rows, BARE_NOTES)
 

@@ -169,11 +169,12 @@ def publish(
         circumstances.append(
             ("Note", "a quick run: it shows that the benchmark works, and no figures to quote")
         )
-    _show(name, circumstances, introduction, tables)
+    text = _markdown(name, circumstances, introduction, tables)
+    print(text)
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
         path = options.folder / f"{date}-{name}.md"
-        path.write_text(_markdown(name, circumstances, introduction, tables), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         print(f"written: {path}")
         if place is not None and options.folder == RESULTS:
             lines = [credit(options), "", introduction]
@@ -186,34 +187,6 @@ def publish(
 def credit(options: Options) -> str:
     """What made a figure, when, and on which machine: a sentence."""
     return f"`{options.command}`, {datetime.now().astimezone().date().isoformat()}, {environment()}."
-
-
-def _show(
-    name: str, circumstances: Sequence[tuple[str, str]], introduction: str, tables: Sequence[Table]
-) -> None:
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table as RichTable
-    except ImportError:  # a GPU machine may have what the compressors need, and no more
-        print(_markdown(name, circumstances, introduction, tables))
-        return
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 160  # a pipe or a file has no width of its own
-    console.print(f"Benchmark: {name}", style="bold")
-    for label, text in circumstances:
-        console.print(f"{label}: {text.replace('`', '')}")
-    console.print(f"\n{introduction}")
-    for table in tables:
-        shown = RichTable(title=f"\n{table.title}", title_justify="left", box=box.SIMPLE_HEAD)
-        for i, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if i == 0 else "right")
-        for row in table.rows:
-            shown.add_row(*row)
-        console.print(shown)
-        for note in table.notes:
-            console.print(note)
 
 
 def _markdown(

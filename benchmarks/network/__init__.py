@@ -9,7 +9,7 @@ python -m benchmarks.network --hosts 4 --link 100mbit,20ms     # until Ctrl-C
 
 from .network import Host, Network, NetworkError, why_not
 from .probe import Probe
-from .topology import Link, Topology, one_slow, two_sites, uniform
+from .topology import Link, Topology, two_sites, uniform
 
 __all__ = [
     "Host",
@@ -18,7 +18,6 @@ __all__ = [
     "NetworkError",
     "Probe",
     "Topology",
-    "one_slow",
     "two_sites",
     "uniform",
     "why_not",

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from . import Link, Network, NetworkError, one_slow, two_sites, uniform
+from . import Link, Network, NetworkError, two_sites, uniform
 
 
 def main() -> int:
@@ -15,15 +15,12 @@ def main() -> int:
         "--link", default="100mbit,20ms", help="rate, delay one way, loss: 100mbit,20ms,0.1%%"
     )
     parser.add_argument("--between", help="two sites of half of the hosts each, joined by such a link")
-    parser.add_argument("--slow", type=float, help="the last host's link has so many times less rate")
     parser.add_argument("command", nargs="*", help="runs on the first host; without it, wait for Ctrl-C")
     arguments = parser.parse_args()
     try:
         link = Link.parse(arguments.link)
         if arguments.between:
             topology = two_sites(arguments.hosts // 2, link, Link.parse(arguments.between))
-        elif arguments.slow:
-            topology = one_slow(arguments.hosts, link, arguments.slow)
         else:
             topology = uniform(arguments.hosts, link)
         with Network(topology) as network:

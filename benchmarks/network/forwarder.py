@@ -29,19 +29,13 @@ _PRIORITY = -10
 def join_by_forwarder(keeper: int, topology: Topology, addresses: list[str]) -> list[int]:
     """Gives every host a device `net0`; returns the other ends, as file descriptors."""
     ends = []
-    for number in range(len(topology.links)):
+    for number, link in enumerate(topology.links):
         host = name_of(keeper, f"h{number}")
         ends.append(_device_in(host))
         ip(f"-n {host} addr add {addresses[number]}/24 dev net0")
         ip(f"-n {host} link set net0 mtu {topology.mtu} txqueuelen 1000 up")
-    shape_senders(keeper, topology, topology.mtu)
+        limit(host, "net0", link, topology.mtu)
     return ends
-
-
-def shape_senders(keeper: int, topology: Topology, mtu: int, *, anew: bool = False) -> None:
-    """Gives what hosts send its rates; `anew` where they have some already."""
-    for number, link in enumerate(topology.links):
-        limit(name_of(keeper, f"h{number}"), "net0", link, mtu, anew=anew)
 
 
 def _device_in(namespace: str) -> int:
@@ -63,8 +57,8 @@ def _device_in(namespace: str) -> int:
     return device
 
 
-def forward(topology: Topology, mtu: int, ends: list[int], until: int) -> None:
-    """Forwards packets until `until`, a file descriptor, can be read; links may be others the next time.
+def forward(topology: Topology, ends: list[int], until: int) -> None:
+    """Forwards packets until `until`, a file descriptor, can be read.
 
     A packet is lost by chance or where a queue is full: before a host's own link on the way in, before what
     joins the sites, or in the receiving host's device. What is on its way at the end is lost too.
@@ -99,7 +93,7 @@ def forward(topology: Topology, mtu: int, ends: list[int], until: int) -> None:
             now = monotonic()
             for _ in range(_AT_ONCE):
                 try:
-                    packet = os.read(end, mtu)
+                    packet = os.read(end, topology.mtu)
                 except BlockingIOError:
                     break
                 # IPv4 to one of ours; the last byte of the address is the host's number, counted from 1.

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 
-from .forwarder import forward, join_by_forwarder, shape_senders
+from .forwarder import forward, join_by_forwarder
 from .namespaces import ip, name_of, remove_all_of, remove_stale
-from .switch import join_by_bridges, shape_bridges
+from .switch import join_by_bridges
 from .topology import Topology
 
 SUBNET = "10.88.0"
@@ -21,15 +21,12 @@ def addresses_of(hosts: int) -> list[str]:
 
 
 def keep(topology: Topology) -> None:
-    """Makes the network, says so on standard output, and keeps it until standard input ends.
-
-    A line on standard input is a network of the same hosts and sites, whose links these have from then on.
-    """
+    """Makes the network, says so on standard output, and keeps it until standard input ends."""
     me = os.getpid()
     for caught in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(caught, lambda *_: sys.exit())
     remove_stale()
-    addresses, mtu = addresses_of(len(topology.links)), topology.mtu
+    addresses = addresses_of(len(topology.links))
     try:
         for number in range(len(topology.links)):
             host = name_of(me, f"h{number}")
@@ -38,18 +35,11 @@ def keep(topology: Topology) -> None:
         if topology.in_kernel:
             join_by_bridges(me, topology, addresses)
             print("ready", flush=True)
-            while line := sys.stdin.readline():
-                shape_bridges(me, Topology.from_json(line), mtu, anew=True)
-                print("changed", flush=True)
+            sys.stdin.read()
         else:
             ends = join_by_forwarder(me, topology, addresses)
             print("ready", flush=True)
-            forward(topology, mtu, ends, sys.stdin.fileno())
-            while line := sys.stdin.readline():
-                topology = Topology.from_json(line)
-                shape_senders(me, topology, mtu, anew=True)
-                print("changed", flush=True)
-                forward(topology, mtu, ends, sys.stdin.fileno())
+            forward(topology, ends, sys.stdin.fileno())
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

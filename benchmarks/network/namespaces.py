@@ -86,8 +86,8 @@ _BURST_S = 0.0005
 """What may go at once, above two frames: less makes the kernel miss the rate on fast links."""
 
 
-def limit(namespace: str, device: str, link: Link, mtu: int, *, anew: bool = False) -> None:
-    """Limits what leaves by a device, whose largest packet has `mtu` bytes; `anew`: it is limited already."""
+def limit(namespace: str, device: str, link: Link, mtu: int) -> None:
+    """Limits what leaves by a device, whose largest packet has `mtu` bytes."""
     burst = max(2 * (mtu + 18), int(link.rate * _BURST_S / 8))
     bucket = f"rate {link.rate:.0f}bit burst {burst} latency {QUEUE_S * 1000:g}ms"
-    ip(f"-n {namespace} qdisc {'change' if anew else 'add'} dev {device} root tbf {bucket}", tool="tc")
+    ip(f"-n {namespace} qdisc add dev {device} root tbf {bucket}", tool="tc")

@@ -106,25 +106,6 @@ class Network:
             keeper.wait()
         remove_all_of(keeper.pid)
 
-    def change(self, topology: Topology) -> None:
-        """Gives the links other rates, delays and losses while the network is in use; frames stay as large.
-
-        Raises ValueError: it is of other hosts and sites, or has delays or losses where there were none;
-        NetworkError: the network has ended.
-        """
-        now = self.topology
-        if topology.sites != now.sites or (now.in_kernel and not topology.in_kernel):
-            raise ValueError("other hosts or sites, or delays where there were none: make a new network")
-        keeper = self._keeper
-        assert keeper is not None
-        assert keeper.stdin is not None
-        assert keeper.stdout is not None
-        keeper.stdin.write(topology.to_json() + "\n")
-        keeper.stdin.flush()
-        if keeper.stdout.readline() != "changed\n":
-            raise NetworkError("the network has ended")
-        self.topology = topology
-
     def unplug(self, number: int) -> None:
         """Has a host's link carry nothing, as if its cable were out; nobody is told.
 

@@ -15,26 +15,17 @@ def join_by_bridges(keeper: int, topology: Topology, addresses: list[str]) -> No
     for site in sorted(set(topology.sites)):
         ip(f"-n {middle} link add site{site} type bridge")
         ip(f"-n {middle} link set site{site} mtu {topology.mtu} up")
-    for number, site in enumerate(topology.sites):
+    for number, (site, link) in enumerate(zip(topology.sites, topology.links, strict=True)):
         host = name_of(keeper, f"h{number}")
         port = f"port{number}"
         ip(f"link add net0 netns {host} mtu {topology.mtu} type veth peer name {port} netns {middle}")
         ip(f"-n {middle} link set {port} mtu {topology.mtu} master site{site} up")
         ip(f"-n {host} addr add {addresses[number]}/24 dev net0")
         ip(f"-n {host} link set net0 up")
+        limit(host, "net0", link, topology.mtu)
+        limit(middle, port, link, topology.mtu)
     if topology.between is not None:
         ip(f"-n {middle} link add trunk0 mtu {topology.mtu} type veth peer name trunk1")
         for site in (0, 1):
             ip(f"-n {middle} link set trunk{site} mtu {topology.mtu} master site{site} up")
-    shape_bridges(keeper, topology, topology.mtu)
-
-
-def shape_bridges(keeper: int, topology: Topology, mtu: int, *, anew: bool = False) -> None:
-    """Gives all links their rates; `anew` where they have some already."""
-    middle = name_of(keeper, "middle")
-    for number, link in enumerate(topology.links):
-        limit(name_of(keeper, f"h{number}"), "net0", link, mtu, anew=anew)
-        limit(middle, f"port{number}", link, mtu, anew=anew)
-    if topology.between is not None:
-        for site in (0, 1):
-            limit(middle, f"trunk{site}", topology.between, mtu, anew=anew)
+            limit(middle, f"trunk{site}", topology.between, topology.mtu)

@@ -168,12 +168,10 @@ POWER_SGD = Contender(
     ((1, 1.0, 4), (1, 0.5, 4), (1, 2.0, 4)),
     3,
 )
+OUTER = {"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)}
 DILOCO = Contender(
     *("DiLoCo", "DiLoCo, every {every}, {bits} bits"),
-    {
-        **{"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)},
-        "bits": (4, 8, 32),
-    },
+    {**OUTER, "bits": (4, 8, 32)},
     _diloco,
     (
         *((30, rate, 0.7, 0.9, 8) for rate in (0.25, 0.5, 1.0)),
@@ -305,10 +303,7 @@ STREAMING = Contender(
 layers for the strided ones."""
 MULOCO = Contender(
     *("MuLoCo", "MuLoCo, every {every}, {bits} bits"),
-    {
-        **{"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)},
-        "bits": (2, 4, 8),
-    },
+    {**OUTER, "bits": (2, 4, 8)},
     _muloco,
     (
         *((30, rate, 0.7, 0.8, 4) for rate in (1.0, 0.5, 2.0)),

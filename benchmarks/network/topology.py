@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -108,12 +108,6 @@ class Topology:
 def uniform(hosts: int, link: Link) -> Topology:
     """So many hosts with the same link."""
     return Topology((link,) * hosts, (0,) * hosts)
-
-
-def one_slow(hosts: int, link: Link, times: float) -> Topology:
-    """The same, but the last host's link has so many times less rate."""
-    slow = replace(link, rate=link.rate / times)
-    return Topology((*(link,) * (hosts - 1), slow), (0,) * hosts)
 
 
 def two_sites(at_each: int, link: Link, between: Link) -> Topology:

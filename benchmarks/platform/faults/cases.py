@@ -128,17 +128,8 @@ def strike(
         command.kill()
         fault.clear()
     seconds = time.monotonic() - begun
-    return Result(
-        fault.name,
-        scenario.name,
-        scenario.place,
-        number,
-        moment,
-        done,
-        seconds,
-        starts,
-        " ".join(lost.split()),
-    )
+    struck = (fault.name, scenario.name, scenario.place, number, moment)
+    return Result(*struck, done, seconds, starts, " ".join(lost.split()))
 
 
 def bring_to_end(place: Place, command: Command) -> list[Command]:

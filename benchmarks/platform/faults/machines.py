@@ -87,11 +87,7 @@ class OnMachines(Place):
     def __init__(self, folder: Path, scenario: Scenario, template: Path, machines: Machines) -> None:
         super().__init__(folder, scenario, template)
         self.machines = machines
-        self.environment = machines.environment | {
-            "RAY_ADDRESS": machines.address,
-            "MLFLOW_TRACKING_URI": self.uri,
-            "TAUGRAD_STORAGE": str(self.storage),
-        }
+        self.environment = self.reaching(machines)
 
     def start(self, arguments: Sequence[str]) -> Command:
         inside = self.machines.head.command([])

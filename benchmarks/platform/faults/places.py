@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 from mlflow.tracking import MlflowClient
@@ -45,6 +46,11 @@ class Place:
         shutil.copy(template, folder / "mlflow.db")
         (folder / "spec.yaml").write_text(scenario.spec(self.experiment))
         self.environment = clean_environment()
+
+    def reaching(self, head: Any) -> dict[str, str]:
+        """Environment of commands on a Ray that cases share, with a store and checkpoints of their own."""
+        ours = {"MLFLOW_TRACKING_URI": self.uri, "TAUGRAD_STORAGE": str(self.storage)}
+        return head.environment | {"RAY_ADDRESS": head.address} | ours
 
     @property
     def output(self) -> Path:
@@ -135,11 +141,7 @@ class OnHead(Place):
     def __init__(self, folder: Path, scenario: Scenario, template: Path, head: JobHead) -> None:
         super().__init__(folder, scenario, template)
         self.head = head
-        self.environment = head.environment | {
-            "RAY_ADDRESS": head.address,
-            "MLFLOW_TRACKING_URI": self.uri,
-            "TAUGRAD_STORAGE": str(self.storage),
-        }
+        self.environment = self.reaching(head)
 
     def first(self) -> list[str]:
         return [*self.scenario.arguments(self.head.jobs), "--storage", str(self.storage)]
