@@ -78,14 +78,7 @@ def test_options(table, refuse, subtests):
         Path(f"{name}.yaml").write_text(table[name])
     then = shlex.split(table.get("then", ""))
     calls = (
-        (
-            words,
-            partial(
-                refuse,
-                [*shlex.split(f"{table['run']} {words}"), *then],
-                said,
-            ),
-        )
+        (words, partial(refuse, [*shlex.split(f"{table['run']} {words}"), *then], said))
         for words, said in table["said"]
     )
     run_all(calls, subtests)

@@ -213,9 +213,7 @@ def check_ledger(local: LocalSteps) -> None:
 
 
 @scenario(2, values=CONSERVED)
-def agreed_weights_move_by_pseudo_gradients_less_residuals(
-    setting: tuple[float | str, int, int],
-) -> None:
+def agreed_weights_move_by_pseudo_gradients_less_residuals(setting: tuple[float | str, int, int]) -> None:
     """By the mean of what workers learned, less what they still owe."""
     (unsent, fragments, delay), model, rank = setting, network(), dist.get_rank()
     parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay_steps": delay}

@@ -19,10 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from taugrad.compressors import compress_gradients
 
-EVERYTHING = {
-    "allgather": "wgt(2e-38) | packed32",
-    "collective": "fp16(exempt={'smaller_than': 2147483647})",
-}
+EVERYTHING = {"allgather": "wgt(2e-38) | packed32", "collective": "fp16(exempt={'smaller_than': 2147483647})"}
 """By pattern, a method that sends everything."""
 Compress = Callable[..., Any]
 OPTIONS: dict[str, Any] = {"bucket_cap_mb": 0.0005}

@@ -139,10 +139,6 @@ def workers_that_have_other_sites_all_say_so() -> None:
 def sites_that_cannot_be_are_refused() -> None:
     run = Run(None)
     for options, words in (
-        (
-            {"pattern": "hierarchical", "sites": [[0, 1], [1, 2]]},
-            "sites = [[0, 1], [1, 2]]: 3 in no site; 1 in more than one place",
-        ),
         ({"sites": [[0, 1], [2, 3]]}, "sites = [[0, 1], [2, 3]] with pattern = allgather"),
         ({"pattern": "padded"}, "pattern = 'padded': must be one of allgather, hierarchical, ring, "),
     ):

@@ -392,10 +392,7 @@ def test_any_text_is_a_method_or_refused(text: str) -> None:
 
 
 OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
-    (
-        (methods.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"),
-        "wgt(tau=1e-3) | quantile | golomb_rice",
-    ),
+    ((methods.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"), "wgt(tau=1e-3) | quantile | golomb_rice"),
     (
         (
             methods.QuantizedGradient(

@@ -17,13 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from taugrad.compressors import (
-    CorruptMessage,
-    PatchMismatch,
-    WeightPatch,
-    apply_patch,
-    make_patch,
-)
+from taugrad.compressors import CorruptMessage, PatchMismatch, WeightPatch, apply_patch, make_patch
 from taugrad.compressors.patches import weights as bit_patterns
 from taugrad.compressors.patches.format import PATTERNS
 

@@ -124,10 +124,7 @@ def test_local_steps_are_averaged_from_exchange_to_exchange():
 # Lines of many points
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=300),
-    st.integers(4, 60),
-)
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=300), st.integers(4, 60))
 def test_a_thinned_line_is_a_part_of_it_with_both_extremes(values, most):
     steps, array = np.arange(len(values)) * 3, np.array(values)
     got_steps, got = thinned((steps, array), most)

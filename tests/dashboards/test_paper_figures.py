@@ -10,14 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pictures import has_line
 
-from taugrad.dashboards import (
-    figures,
-    gallery,
-    gradients,
-    sweeps,
-    timelines,
-    verdict,
-)
+from taugrad.dashboards import figures, gallery, gradients, sweeps, timelines, verdict
 from taugrad.dashboards.groups import by_setting
 from taugrad.dashboards.palette import RULES
 from taugrad.dashboards.runs import RunHistory, all_runs, compared_runs, with_histories

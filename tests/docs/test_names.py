@@ -22,37 +22,17 @@ from taugrad.search.config import search_fields
 
 ROOT = fences.ROOT
 FOLDERS = (
-    "compressors",
-    "platform",
-    "search",
-    "dashboards",
-    "src",
-    "benchmarks",
-    "tests",
-    "docs",
-    "examples",
+    *("compressors", "platform", "search", "dashboards", "src"),
+    *("benchmarks", "tests", "docs", "examples"),
 )
 PRODUCED = {"runs.md", "choice.md", "spec.yaml", "front/1.yaml", "mine.py", "queue.py", "iteration_00000120"}
 """Files that commands write, or that a reader has."""
 OF_LIBRARIES = {
     *("save_state", "load_state", "free_memory", "find_executable_batch_size", "comm_hook", "LocalSGD"),
-    *(
-        "DistributedDataParallelKwargs",
-        "ddp_comm_hook",
-        "hyperparameter_search",
-        "ReadWriteMany",
-        "ConfigMap",
-    ),
-    *("register_post_accumulate_grad_hook", "set_gradient_divide_factor", "shard_placement_fn"),
-    *(
-        "ImportString",
-        "MixedPrecisionPolicy",
-        "FullyShardedDataParallel",
-        "float8_e8m0fnu",
-        "prepare_model",
-        "pretrained_cfg",
-        "RawModule",
-    ),
+    *("DistributedDataParallelKwargs", "ddp_comm_hook", "hyperparameter_search", "ReadWriteMany"),
+    *("ConfigMap", "register_post_accumulate_grad_hook", "set_gradient_divide_factor"),
+    *("shard_placement_fn", "ImportString", "MixedPrecisionPolicy", "FullyShardedDataParallel"),
+    *("float8_e8m0fnu", "prepare_model", "pretrained_cfg", "RawModule"),
 }
 """Names of other libraries that no code here uses."""
 OPTIONS_OF_OTHERS = {
@@ -152,10 +132,7 @@ KINDS: dict[str, tuple[str, Callable[[str], bool]]] = {
         path_exists,
     ),
     "module": (r"taugrad(?:\.\w+)+", module_exists),
-    "identifier": (
-        r"[A-Z]\w*[a-z]\w*(?:\.\w+)*(?:\(.*\))?|[a-z_]\w*\(.*\)|[a-z]\w*_\w+",
-        identifier_exists,
-    ),
+    "identifier": (r"[A-Z]\w*[a-z]\w*(?:\.\w+)*(?:\(.*\))?|[a-z_]\w*\(.*\)|[a-z]\w*_\w+", identifier_exists),
     "metric": (r"(?:comm|time|layer|eval|epoch|total|net|train|round)/[\w<>*/]+", metric_exists),
     "option": (r"(?:taugrad \w+ .*)?--[a-z].*", option_exists),
     "field": (rf"(?:{_SECTIONS})(?:\.[a-z]\w*)+(?:(?::| =) .*)?", field_exists),

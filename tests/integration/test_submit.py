@@ -224,21 +224,12 @@ def test_ctrl_c_ends_the_head_and_all_that_it_has_started(started):
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (["submitted.yaml", "job.yaml", "--seed", "3"], "train submitted.yaml job.yaml --seed 3"),
-        (["train", "submitted.yaml"], "train submitted.yaml"),
-        (["search", "find.yaml", "--search.trials=3"], "search find.yaml --search.trials=3"),
-        (["search", "find.yaml", "--pick", "2"], "search find.yaml --pick 2"),
+        ("submitted.yaml job.yaml --seed 3", "train submitted.yaml job.yaml --seed 3"),
+        ("train submitted.yaml", "train submitted.yaml"),
+        ("search find.yaml --search.trials=3", "search find.yaml --search.trials=3"),
+        ("search find.yaml --pick 2", "search find.yaml --pick 2"),
         (
-            [
-                "auto",
-                "{here}/submitted.yaml",
-                "--calibration",
-                "{here}/calibration.yaml",
-                "--target",
-                "loss=1",
-                "--link",
-                "1gbit",
-            ],
+            "auto {here}/submitted.yaml --calibration {here}/calibration.yaml --target loss=1 --link 1gbit",
             "auto submitted.yaml --calibration calibration.yaml --target loss=1 --link 1gbit",
         ),
     ],
@@ -254,6 +245,7 @@ def test_the_job_gets_the_command_with_its_options(folder, monkeypatch, argument
     monkeypatch.chdir(folder)
     monkeypatch.setattr("taugrad.platform.launching.driver.submit._submit", submitted)
     monkeypatch.setattr("taugrad.platform.launching.driver.submit.check_job_server", lambda address: None)
-    arguments = [argument.format(here=folder) for argument in arguments]
-    assert cli.main(["submit", *arguments, "--address", "http://127.0.0.1:9"]) == 7
+    assert (
+        cli.main(["submit", *arguments.format(here=folder).split(), "--address", "http://127.0.0.1:9"]) == 7
+    )
     assert given == [f"taugrad {command}"]

@@ -227,10 +227,7 @@ class FakeRay:
     def placement_group_table(self):
         """Two workers at work, each with a CPU, and one that is gone."""
         bundles = {0: {"CPU": 1.0}, 1: {"CPU": 1.0, "GPU": 1.0}}
-        return {
-            "a": {"state": "REMOVED", "bundles": bundles},
-            "b": {"state": "CREATED", "bundles": bundles},
-        }
+        return {"a": {"state": "REMOVED", "bundles": bundles}, "b": {"state": "CREATED", "bundles": bundles}}
 
 
 @pytest.mark.parametrize("read", [0, 1, 4])

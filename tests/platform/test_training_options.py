@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plain import plain_loop, small
+from plain import plain_loop, sgd, small
 from recorder import trained, trainer_of
 from torch import nn
 
@@ -102,35 +102,15 @@ def test_a_run_is_a_plain_loop_with_these_options(options):
 
 @pytest.mark.parametrize(
     ("sync", "workers"),
-    [
-        ({"mode": "weights", "every": 1}, 2),
-        ({"mode": "hybrid", "scheme": "a"}, 2),
-        ({"mode": "async"}, 1),
-    ],
+    [({"mode": "weights", "every": 1}, 2), ({"mode": "hybrid", "scheme": "a"}, 2), ({"mode": "async"}, 1)],
     ids=["weights", "hybrid", "async"],
 )
 def test_l1_is_in_every_mode(sync, workers):
-    settings = {"kind": "sgd", "lr": 0.05, "momentum": 0.0, "weight_decay": 0.01}
+    training = {"iterations": 6, "batch_size": 32, "optimizer": sgd(0.05, decay=0.01)}
     spec = RunSpec.model_validate(
-        {
-            "data": {
-                "kind": "synthetic",
-                "train_examples": 96,
-                "test_examples": 20,
-                "height": 16,
-                "width": 16,
-            },
-            "model": {"kind": "lenet"},
-            "training": {
-                "iterations": 6,
-                "batch_size": 32,
-                "optimizer": settings,
-                "l1": 0.03,
-                "l1_exempt": ["*.bias"],
-            },
-            "workers": {"count": workers},
-            "sync": {"mode": "simulated", "of": sync},
-        }
+        small(96, 20, 16, **training, l1=0.03, l1_exempt=["*.bias"])
+        | {"model": {"kind": "lenet"}, "workers": {"count": workers}}
+        | {"sync": {"mode": "simulated", "of": sync}}
     )
 
     def batches(*_):

@@ -22,8 +22,7 @@ def leave(
     run_id = start_run(client, spec, tags=tags)
     points = [(99, metrics), *(more or {}).items()]
     client.log_batch(
-        run_id,
-        [Metric(name, value, step, step) for step, result in points for name, value in result.items()],
+        run_id, [Metric(name, value, step, step) for step, result in points for name, value in result.items()]
     )
     if status != "RUNNING":
         finish_run(client, run_id, status)

@@ -40,11 +40,7 @@ def _start(
 
 
 def start(
-    script: Path,
-    arguments: Sequence[object],
-    out: Path,
-    errors: Path,
-    more: Mapping[str, str] | None = None,
+    script: Path, arguments: Sequence[object], out: Path, errors: Path, more: Mapping[str, str] | None = None
 ) -> BaseProcess:
     """Starts `python SCRIPT ARGUMENTS` in the environment of workers; what it prints goes to two files."""
     environment = dict(os.environ) | _ENVIRONMENT | (more or {"CUDA_VISIBLE_DEVICES": ""})
