@@ -1,4 +1,4 @@
-"""Transformers' Trainer: a callback that compresses, saves and loads residuals, and logs what was sent.
+"""Transformers' Trainer, and TRL's: callbacks that compress gradients, and that publish weights.
 
 The Trainer makes Accelerate's DDP handler itself, so that no hook can be passed there.
 """
@@ -9,11 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import ref
 
+import torch
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 from ..hook import CompressionState, compress_gradients, ddp_in
 from ..methods import Method
+from ..patches import PatchWriter
 from .metrics import ledger_metrics
 from .rank_files import load_rank, new_checkpoint_id, save_rank
 
@@ -100,3 +110,81 @@ class TaugradCallback(TrainerCallback):
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> str:
     return f"{args.output_dir}/checkpoint-{state.global_step}"
+
+
+class PublishCallback(TrainerCallback):
+    """Publishes the model's weights every few steps, and after the last one.
+
+        trainer.add_callback(PublishCallback("weights", every=10))
+
+    In a folder, the configuration and the tokenizer lie beside the weights, as servers need them.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        *,
+        every: int,
+        dtype: torch.dtype | None = torch.bfloat16,
+        **options: Any,
+    ) -> None:
+        """Names the place; training opens it.
+
+        Args:
+            place: see `PatchWriter`.
+            every: steps from one number to the next.
+            dtype: of what is published, of weights in float32; None: as they are.
+            options: more arguments of `PatchWriter`.
+
+        Raises:
+            ValueError: every is less than 1.
+        """
+        if type(every) is not int or every < 1:
+            raise ValueError(f"every must be a whole number of at least 1, not {every!r}")
+        self._place, self._every, self._dtype, self._options = os.fspath(place), every, dtype, options
+        self._writer: PatchWriter | None = None
+        self._published = -1
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Takes the place; raises FileExistsError if another process writes there."""
+        self._writer, self._published = PatchWriter(self._place, **self._options), -1
+        if state.is_world_process_zero and "://" not in self._place:
+            for part in (getattr(given["model"], "config", None), given.get("processing_class")):
+                if part is not None:
+                    part.save_pretrained(self._place)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Publishes, if it is time."""
+        if state.global_step % self._every == 0:
+            self._publish(given["model"], state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Publishes the last weights, and leaves the place."""
+        assert self._writer is not None
+        if self._published != state.global_step:
+            self._publish(given["model"], state.global_step)
+        self._writer.close()
+
+    def _publish(self, model: torch.nn.Module, step: int) -> None:
+        assert self._writer is not None
+        self._writer.write(self._weights(model))
+        self._published = step
+
+    def _weights(self, model: torch.nn.Module) -> dict[str, Tensor]:
+        """The weights under the names of checkpoints, which differ from the module's for some models."""
+        weights: dict[str, Tensor] = model.state_dict()
+        if isinstance(model, PreTrainedModel):
+            from transformers.core_model_loading import revert_weight_conversion  # noqa: PLC0415
+
+            weights = revert_weight_conversion(model, weights)
+        narrow = self._dtype
+        return {
+            name: tensor.to(narrow) if narrow and tensor.dtype == torch.float32 else tensor
+            for name, tensor in weights.items()
+        }

@@ -114,6 +114,15 @@ class Store:
                 os.unlink(part)
         return size
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Writes a small file whole, whether it exists or not."""
+        if self._local:
+            part = part_name(socket.gethostname(), os.getpid())
+            self.overwrite(part, data)
+            os.replace(f"{self._folder}/{part}", f"{self._folder}/{name}")
+        else:  # an object appears when it is complete
+            self.overwrite(name, data)
+
     def overwrite(self, name: str, data: bytes) -> None:
         """Writes a small file, whether it exists or not."""
         with self._system.open(f"{self._folder}/{name}", "wb") as file:

@@ -24,11 +24,11 @@ from torch.distributed.tensor import DTensor
 from ..errors import CorruptMessage, PatchMismatch, reaching
 from .format import Summary, summary
 from .make import make, prepare
-from .snapshot import load_snapshot, snapshot_summary, write_snapshot
+from .snapshot import load_snapshot, snapshot_summary, write_index, write_snapshot
 from .store import NAME, File, Lease, Store, log
 from .weights import Entry, Weights, digest_of, entries_of
 
-_TRIES = 100
+TRIES = 100
 """Files that vanish after the listing, or are damaged, before a reader waits for others."""
 _RETRY_S = 10.0
 """Seconds until a damaged file that looks as before is read again; doubled each time."""
@@ -46,7 +46,8 @@ class Published(NamedTuple):
     """Of the weights, or of this rank's shards."""
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """The number of a file."""
     return int(name[:10])
 
 
@@ -54,7 +55,8 @@ _Sets = dict[tuple[str, int], list[str]]
 """The files of a patch or a snapshot, by kind and number."""
 
 
-def _complete(names: Iterator[str]) -> _Sets:
+def complete(names: Iterator[str]) -> _Sets:
+    """The patches and snapshots of which all files are there."""
     sets = dict[tuple[str, int, int], list[str]]()
     for name in names:
         if match := NAME.fullmatch(name):
@@ -62,9 +64,13 @@ def _complete(names: Iterator[str]) -> _Sets:
     return {(kind, at): names for (kind, at, parts), names in sets.items() if len(names) == parts}
 
 
-def _chain(sets: _Sets, files: Mapping[str, File], number: int | None) -> list[tuple[int, list[str]]]:
-    """Number and files of each link of what leads furthest from a number, for the fewest bytes."""
-    begins = [] if number is None else [(number, list[tuple[int, list[str]]]())]
+Link = tuple[int, list[str]]
+"""A number, and the files of the patch or the snapshot that leads to it."""
+
+
+def _chain(sets: _Sets, files: Mapping[str, File], number: int | None) -> list[Link]:
+    """The links of what leads furthest from a number, for the fewest bytes."""
+    begins = [] if number is None else [(number, list[Link]())]
     begins += [(at, [(at, names)]) for (kind, at), names in sets.items() if kind == "safetensors"]
     chains = []
     for begin, chain in begins:
@@ -198,7 +204,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         return entries_of(weights)
 
     def _newest(self) -> int:
-        return max(map(_number, self._store.files()), default=-1)
+        return max(map(number_of, self._store.files()), default=-1)
 
     def _write(self, entries: Mapping[str, Entry], stream: int, part: str = "") -> Published:
         number, name = self.number + 1, f"{self.number + 1:010d}{part}"
@@ -216,6 +222,9 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
                 snapshot_bytes = self._store.write(
                     f"{name}.safetensors", write_snapshot(entries, number, after)
                 )
+                if not part:  # shards are no tensors that a server's loader knows
+                    index = write_index(entries, f"{name}.safetensors")
+                    self._store.replace("model.safetensors.index.json", index)
                 self._snapshot_due = number + self._full_every
                 if self._last is None:
                     self._remember(entries, number, after.digest)
@@ -229,7 +238,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
     def _is_left(self, number: int) -> bool:
         """Whether a file of a number may be in the store."""
         try:
-            return any(_number(name) == number for name in self._store.files())
+            return any(number_of(name) == number for name in self._store.files())
         except Exception:
             return True
 
@@ -252,9 +261,9 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             return
         try:
             files = self._store.files()
-            snapshots = sorted({_number(name) for name in files if name.endswith(".safetensors")})
+            snapshots = sorted({number_of(name) for name in files if name.endswith(".safetensors")})
             for name in files:
-                if _number(name) < snapshots[-self._keep :][0]:
+                if number_of(name) < snapshots[-self._keep :][0]:
                     self._store.remove(name)
         except OSError as problem:
             log.warning("%s: old files are not removed: %s", self._store.place, problem)
@@ -267,8 +276,8 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         self.close()
 
 
-class PatchReader:
-    """Follows what a `PatchWriter` publishes."""
+class StreamReader:
+    """Knows the number of some weights, and finds what leads from there to another one."""
 
     def __init__(self, place: str | os.PathLike[str], *, threads: int | None = None) -> None:
         """Opens a path or an address, where nothing needs to be yet.
@@ -283,36 +292,21 @@ class PatchReader:
         self._weights = Summary(0, 0)
         self._known = dict[str, File]()
         self.number: int | None = None
-        """Of the weights that `update` has last written; None before."""
+        """Of the weights; None before the first update."""
 
-    def update(self, weights: Weights) -> int | None:
-        """Brings weights to the newest number that can be reached, by as few bytes as possible.
-
-        Weights change in place, from one number to another at once. A file that is damaged or does not fit is
-        left out, with a warning, until it has changed or some time has passed; the next snapshot goes on
-        behind it. Weights that something else has changed are replaced by a snapshot, too, and so are those
-        of a stream that another one has replaced: the number may then be a smaller one.
-
-        Args:
-            weights: by name, whole tensors; what they are at first does not matter.
-
-        Returns:
-            The number that weights have now; None if nothing is published yet.
-
-        Raises:
-            PatchMismatch: what is published has other names, dtypes or shapes.
-            TypeError, ValueError: as for `apply_patch`.
-        """
-        entries = entries_of(weights, writable=True)
-        for _ in range(_TRIES):
-            files = {name: file for name, file in self._store.files().items() if self._is_due(name, file)}
-            sets = _complete(iter(files))
-            if self._is_replaced(sets, files):
-                log.warning("%s: another stream is there than that of number %s", self._store.place, self._at)
-                self._at = None
-            if all(self._advance(entries, files, *link) for link in _chain(sets, files, self._at)):
-                break
-        return self.number
+    def _links(self, number: int | None = None) -> tuple[dict[str, File], list[Link], int | None]:
+        """The files that may be read, the links to the newest number, or to one, and the newest one."""
+        found = self._store.files()
+        files = {name: file for name, file in found.items() if self._is_due(name, file)}
+        sets = complete(iter(files))
+        if self._is_replaced(sets, files):
+            log.warning("%s: another stream is there than that of number %s", self._store.place, self._at)
+            self._at = None
+        newest, begin = max((at for _, at in complete(iter(found))), default=None), self._at
+        if number is not None:
+            sets = {(kind, at): names for (kind, at), names in sets.items() if at <= number}
+            begin = None if begin is not None and begin > number else begin
+        return files, _chain(sets, files, begin), newest
 
     def _is_due(self, name: str, file: File) -> bool:
         """Whether a file may be read: it is not empty, and not left out as it is now."""
@@ -337,7 +331,7 @@ class PatchReader:
             return False
         names = found[kinds[-1]]
         try:
-            about = _summary_of(self._store, list(names), names)
+            about = summary_of(self._store, list(names), names)
         except (FileNotFoundError, CorruptMessage):  # it is read again as soon as it has changed
             return False
         same = (
@@ -348,6 +342,35 @@ class PatchReader:
         if same:
             self._known = names
         return not same
+
+
+class PatchReader(StreamReader):
+    """Follows what a `PatchWriter` publishes."""
+
+    def update(self, weights: Weights) -> int | None:
+        """Brings weights to the newest number that can be reached, by as few bytes as possible.
+
+        Weights change in place, from one number to another at once. A file that is damaged or does not fit is
+        left out, with a warning, until it has changed or some time has passed; the next snapshot goes on
+        behind it. Weights that something else has changed are replaced by a snapshot, too, and so are those
+        of a stream that another one has replaced: the number may then be a smaller one.
+
+        Args:
+            weights: by name, whole tensors; what they are at first does not matter.
+
+        Returns:
+            The number that weights have now; None if nothing is published yet.
+
+        Raises:
+            PatchMismatch: what is published has other names, dtypes or shapes.
+            TypeError, ValueError: as for `apply_patch`.
+        """
+        entries = entries_of(weights, writable=True)
+        for _ in range(TRIES):
+            files, chain, _ = self._links()
+            if all(self._advance(entries, files, *link) for link in chain):
+                break
+        return self.number
 
     def _advance(
         self, entries: Mapping[str, Entry], files: Mapping[str, File], number: int, names: list[str]
@@ -385,15 +408,15 @@ def listing(place: str | os.PathLike[str]) -> Iterator[str]:
     yield f"{'number':>10}  {'file':<12}{'bytes':>14}{'changed':>10}  {'stream':<16}  digest"
     for name, file in store.files().items():
         try:
-            about = _summary_of(store, [name], {name: file})
+            about = summary_of(store, [name], {name: file})
             share = f"{about.changed:.3%}" if name.endswith(".patch") else ""
             text = f"{share:>10}  {about.stream:016x}  {about.digest:016x}"
         except CorruptMessage as problem:
             text = f"{'':>10}  damaged: {problem}"
-        yield f"{_number(name):>10}  {name[11:]:<12}{file.size:>14,}{text}"
+        yield f"{number_of(name):>10}  {name[11:]:<12}{file.size:>14,}{text}"
 
 
-def _summary_of(store: Store, names: list[str], files: Mapping[str, File]) -> Summary:
+def summary_of(store: Store, names: list[str], files: Mapping[str, File]) -> Summary:
     """What a patch or a snapshot, untrusted, says about itself; raises CorruptMessage."""
     if names[0].endswith(".patch"):
         return summary(b"".join(map(store.read, names)))

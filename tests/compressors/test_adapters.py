@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import json
 import shutil
 import warnings
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from taugrad.compressors import LocalSteps, compress_gradients
+from taugrad.compressors import LocalSteps, PatchReader, compress_gradients
 from taugrad.compressors.integrations.metrics import ledger_metrics
 from taugrad.compressors.integrations.rank_files import load_rank, new_checkpoint_id, save_rank
 from taugrad.platform.tracking import names
@@ -110,6 +111,34 @@ def test_without_ddp_libraries_say_so(tmp_path):
         TypeError, match=r"strategy of SingleDeviceStrategy: must be TaugradStrategy\(METHOD\)"
     ):
         LightningCallback().on_train_batch_end(pl.Trainer(accelerator="cpu", devices=1, logger=False))
+
+
+def test_the_trainer_publishes_weights_that_a_server_can_load(tmp_path):
+    from safetensors.torch import load_file
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    from taugrad.compressors.integrations.transformers import PublishCallback
+
+    size = {"vocab_size": 20, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    model = LlamaForCausalLM(LlamaConfig(**size, num_attention_heads=2))
+    tokens = torch.arange(10)
+    place, output = tmp_path / "weights", str(tmp_path / "output")
+    arguments = TrainingArguments(
+        output_dir=output, use_cpu=True, max_steps=5, report_to=[], save_strategy="no"
+    )
+    trainer = Trainer(model, arguments, train_dataset=[{"input_ids": tokens, "labels": tokens}] * 8)
+    trainer.add_callback(PublishCallback(place, every=2, full_every=2))
+    trainer.train()
+    due = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+    mine = {name: torch.zeros_like(tensor) for name, tensor in due.items()}
+    assert PatchReader(place).update(mine) == 2  # after steps 2, 4 and 5
+    assert all(mine[name].equal(tensor) for name, tensor in due.items())
+    files = set(json.loads((place / "model.safetensors.index.json").read_text())["weight_map"].values())
+    (file,) = files
+    assert all(load_file(place / file)[name].equal(tensor) for name, tensor in due.items())
+    assert LlamaForCausalLM.from_pretrained(place).lm_head.weight.equal(due["lm_head.weight"].float())
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, not 0"):
+        PublishCallback(place, every=0)
 
 
 def test_the_scaler_of_a_library_is_that_of_the_compressor(alone, monkeypatch):

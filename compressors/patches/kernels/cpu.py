@@ -56,7 +56,7 @@ def _digest_of(patterns: Patterns, first: int) -> int:
     return int(_digest(readonly(patterns), readonly(_KEYS), readonly(factors), first % KEY_BLOCK))
 
 
-def _change(before: Patterns, after: Patterns, indices: NDArray[np.int64]) -> int:
+def change_of(before: Patterns, after: Patterns, indices: NDArray[np.int64]) -> int:
     """What patterns that change, at ascending indices, add to a digest, modulo 2^64."""
     if not indices.size:
         return 0
@@ -80,7 +80,7 @@ def _steps(before: Patterns, after: Patterns, floats: bool) -> Patterns:
     return difference << 1 ^ -(difference >> 8 * before.itemsize - 1)
 
 
-def _advanced(before: Patterns, steps: NDArray[Any], floats: bool) -> Patterns:
+def advanced(before: Patterns, steps: NDArray[Any], floats: bool) -> Patterns:
     """The patterns that steps lead to."""
     steps = steps.astype(before.dtype)
     order = _order(before, floats) + (steps >> 1 ^ -(steps & 1))
@@ -111,7 +111,7 @@ def _compare(before: Piece, after: Piece, digested: bool) -> Comparison:
         if digested:
             digest += _digest_of(part, before.first + low)
         indices, part, other = _differing(part, new[low : low + _CACHED])
-        change += _change(part, other, indices + (before.first + low))
+        change += change_of(part, other, indices + (before.first + low))
         positions.append((indices + low).astype(np.uint32))
         steps.append(_steps(part, other, before.floats))
     return Comparison(Steps(np.concatenate(positions), np.concatenate(steps)), digest % 2**64, change % 2**64)
@@ -119,8 +119,8 @@ def _compare(before: Piece, after: Piece, digested: bool) -> Comparison:
 
 def _take_steps(piece: Piece, steps: Steps) -> tuple[Tensor, int]:
     before, indices = bits_of(piece)[steps.positions], steps.positions.astype(np.int64) + piece.first
-    after = _advanced(before, steps.steps, piece.floats)
-    return torch.from_numpy(after).view(piece.bits.dtype), _change(before, after, indices)
+    after = advanced(before, steps.steps, piece.floats)
+    return torch.from_numpy(after).view(piece.bits.dtype), change_of(before, after, indices)
 
 
 def _scatter(piece: Piece, steps: Steps, bits: Tensor) -> None:

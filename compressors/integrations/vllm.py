@@ -1,0 +1,190 @@
+"""vLLM: a weight transfer engine that follows a stream of weight patches.
+
+    LLM(place, weight_transfer_config={"backend": "taugrad"})
+
+vLLM finds it by its entry point `vllm.general_plugins`; see docs/how-to/serve-while-training.md. What needs
+numba is imported when the engine is initialized: vLLM's CPU worker cannot start behind it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from vllm.distributed.parallel_state import get_world_group
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.logger import init_logger
+
+logger = init_logger("vllm.taugrad")
+
+if TYPE_CHECKING:
+    from ..patches.engine import EngineReader
+    from ..patches.parts import Part
+
+
+def register() -> None:
+    """Makes the backend "taugrad" known to vLLM, in each of its processes."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: PLC0415
+
+    if "taugrad" not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine("taugrad", __name__, "TaugradEngine")
+        _keep_plain_weights()
+
+
+def _keep_plain_weights() -> None:
+    """Has linear layers on CPUs keep their weights, where this backend is used.
+
+    vLLM packs them for oneDNN or AMX, and drops the tensors: then nothing could be changed in place.
+    """
+    from vllm.config.vllm import get_current_vllm_config_or_none  # noqa: PLC0415
+    from vllm.model_executor.layers import utils  # noqa: PLC0415
+
+    packed = utils.dispatch_cpu_unquantized_gemm
+
+    def dispatch(layer: torch.nn.Module, remove_weight: bool) -> None:
+        config = get_current_vllm_config_or_none()
+        transfer = config and config.weight_transfer_config
+        if transfer and transfer.backend == "taugrad" and layer.weight.ndim == 2 and not layer.weight.is_meta:
+            layer.cpu_linear = torch.nn.functional.linear
+        else:
+            packed(layer, remove_weight)
+
+    utils.dispatch_cpu_unquantized_gemm = dispatch
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """What `/init_weight_transfer_engine` takes."""
+
+    place: str
+    """The folder or bucket to which a `PatchWriter` writes."""
+    poll_s: float | None = 1.0
+    """Seconds from one look for new patches to the next; None: only updates fetch."""
+    verify_every: int | None = None
+    """After so many updates, the digest of what runs is compared with the stream's; at init it always is."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """What `/update_weights` takes."""
+
+    number: int | str = "newest"
+
+    def __post_init__(self) -> None:
+        if self.number != "newest" and type(self.number) is not int:
+            raise TypeError(f'number must be a whole number or "newest", not {self.number!r}')
+
+
+class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
+    """Follows a stream, on each of vLLM's ranks; changes what runs in place, where it changes."""
+
+    init_info_cls, update_info_cls = InitInfo, UpdateInfo
+    supports_draft_weight_update = False
+    reader: "EngineReader | None" = None
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Finds where checkpoint tensors lie, and which number of the stream runs.
+
+        Raises:
+            RuntimeError: see `map_checkpoint` and `EngineReader`.
+        """
+        from ..patches.engine import EngineReader  # noqa: PLC0415
+        from .loaders import map_checkpoint  # noqa: PLC0415
+
+        self.shutdown()
+        world = get_world_group()
+
+        def gather(mine: Any) -> list[Any]:
+            results = [None] * world.world_size
+            if world.world_size == 1:
+                return [mine]
+            dist.all_gather_object(results, mine, group=world.cpu_group)
+            return results
+
+        with torch.no_grad():
+            orders = dict[int, Any]()
+
+            def reorder(part: "Part") -> "Part | None":
+                orders.update(() if orders else _kernel_orders(self.model))
+                pointer = part.memory.untyped_storage().data_ptr()
+                return part.in_order(*orders[pointer]) if pointer in orders else None
+
+            tensors = map_checkpoint(self.model.load_weights, self._checkpoint, gather, reorder)
+            self.reader = EngineReader(
+                init_info.place,
+                tensors,
+                rank=world.rank_in_group,
+                gather=gather,
+                verify_every=init_info.verify_every,
+                poll_s=init_info.poll_s,
+            )
+        self._log_served()
+
+    def _log_served(self) -> None:
+        if self.reader is not None and get_world_group().rank_in_group == 0:
+            logger.info("Weights of number %s run, digest %016x", self.reader.number, self.reader.digest)
+
+    def _checkpoint(self) -> Iterable[tuple[str, Tensor]]:
+        """What the engine was loaded from, read again by vLLM's own loader."""
+        from vllm.model_executor.model_loader import get_model_loader  # noqa: PLC0415
+
+        loader = get_model_loader(self.vllm_config.load_config)
+        weights: Iterable[tuple[str, Tensor]] = loader.get_all_weights(self.model_config, self.model)
+        return weights
+
+    def start_weight_update(self) -> None:
+        """Does nothing: an update is one step."""
+
+    def finish_weight_update(self) -> None:
+        """Does nothing."""
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Brings what runs to a number.
+
+        Raises:
+            RuntimeError: see `EngineReader.update`; on every rank, and what ran before runs.
+        """
+        if self.reader is None:
+            raise RuntimeError("init_weight_transfer_engine must be called first, with the place of a stream")
+        with torch.no_grad():
+            self.reader.update(None if update_info.number == "newest" else int(update_info.number))
+        self._log_served()
+
+    def shutdown(self) -> None:
+        """Ends the thread that fetches."""
+        if self.reader is not None:
+            self.reader.close()
+        self.reader = None
+
+
+def _kernel_orders(model: torch.nn.Module) -> dict[int, Any]:
+    """Mixtures of experts on CPUs: parameters, and the order that their kernel has made of each expert.
+
+    The kernel's own packing runs over indices, 15 bits at a time.
+    """
+    orders = dict[int, Any]()
+    for module in model.modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        isa = getattr(getattr(kernel, "fused_experts", None), "isa", None)
+        for name in ("w13_weight", "w2_weight") if isa else ():
+            weight: Tensor = getattr(module, name)
+            if weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float16):
+                orders[weight.untyped_storage().data_ptr()] = weight, _packed_order(weight, str(isa))
+    return orders
+
+
+def _packed_order(weight: Tensor, isa: str) -> Any:
+    from vllm._custom_ops import cpu_prepack_moe_weight  # noqa: PLC0415
+
+    index = torch.arange(weight[0].numel())
+    source = torch.zeros_like(index)
+    for shift in (0, 15):
+        digits = (index >> shift & 0x7FFF).to(torch.int16).view(weight.dtype).view(1, *weight.shape[1:])
+        source += cpu_prepack_moe_weight(digits, isa).view(torch.int16).flatten().long() << shift
+    return torch.argsort(source).numpy()

@@ -1,0 +1,341 @@
+"""Follows a stream in an inference engine's memory, on one rank or several, without a copy of the weights."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from ..errors import CorruptMessage, PatchMismatch
+from .format import Row, Summary, read_sections, read_steps
+from .kernels import Steps
+from .make import prepare
+from .parts import EngineTensor, Sums, Write, merge, missing
+from .snapshot import load_snapshot
+from .store import Store, log
+from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
+from .weights import Entry, entries_of, factor_of, require_fit
+
+Result = TypeVar("Result")
+Gather = Callable[[Any], list[Any]]
+"""Returns what each rank has given it, on all of them."""
+_AHEAD = 16
+"""Patches that are fetched before an update asks for them."""
+
+
+def on_all(gather: Gather, work: Callable[[], Result]) -> list[Result]:
+    """Returns what work returns on each rank; where it fails on one, raises RuntimeError on all."""
+    problem, result = None, None
+    try:
+        result = work()
+    except Exception as error:
+        problem = error
+    results = gather((problem and f"{type(problem).__name__}: {problem}", result))
+    failed = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(results) if text]
+    if failed:
+        raise RuntimeError("; ".join(failed)) from problem
+    return [result for _, result in results]
+
+
+class DecodedPatch(NamedTuple):
+    """A patch that is whole."""
+
+    rows: list[Row]
+    steps: list[Steps]
+    before: int
+    after: Summary
+
+
+class Refusal(NamedTuple):
+    """Files that cannot be applied, and why."""
+
+    names: list[str]
+    reason: str
+
+
+class _Refused(Exception):
+    def __init__(self, names: list[str], problem: Exception | str) -> None:
+        self.refusal = Refusal(names, f"{names[0]}: {problem}")
+
+
+class EngineReader(StreamReader):
+    """Follows what a `PatchWriter` publishes, where checkpoint tensors lie in parts of an engine's memory.
+
+    All ranks call each method together. What one of them cannot do, none does.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        tensors: Mapping[str, EngineTensor],
+        *,
+        rank: int = 0,
+        gather: Gather = lambda mine: [mine],
+        verify_every: int | None = None,
+        poll_s: float | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Finds the number of the weights that an engine was loaded from, by the digest of what runs.
+
+        Args:
+            place: as for `PatchReader`.
+            tensors: by name, all tensors of the checkpoint, and which parts of them this rank has.
+            rank: of those that `gather` gathers from; rank 0 decides where to go.
+            gather: returns what each rank has given it, on all of them.
+            verify_every: after so many updates, `verify` is called.
+            poll_s: so many seconds after one look for new patches, a thread looks again, and fetches and
+                decodes them before an update asks; by default only an update fetches.
+            threads: as for `apply_patch`.
+
+        Raises:
+            RuntimeError: some elements are in no rank's memory, or a rank cannot read the place.
+        """
+        super().__init__(place, threads=threads)
+        self._tensors, self._rank, self._gather = tensors, rank, gather
+        self._verify_every, self._updates, self._files = verify_every, 0, dict[str, Any]()
+        self._entries = {name: Entry(t.row, _NONE, _NONE) for name, t in tensors.items()}
+        self._factors = {name: factor_of(t.row) for name, t in tensors.items()}
+        digests = self._digests()
+        if lost := missing(tensors, set(digests)):
+            raise RuntimeError(
+                f"{len(lost)} tensors are not in the engine, or not whole: {', '.join(lost[:3])}"
+            )
+        self._weights = Summary(0, self._total(digests))
+        self._at, self._weights = on_all(gather, self._recognize)[0]
+        self.number = self._at
+        self._ahead, self._ended = dict[tuple[str, ...], DecodedPatch](), threading.Event()
+        if poll_s is not None:
+            threading.Thread(target=self._poll, args=(poll_s,), name="taugrad-fetch", daemon=True).start()
+
+    @property
+    def digest(self) -> int:
+        """The digest that weights of `number` have."""
+        return self._weights.digest
+
+    def close(self) -> None:
+        """Ends the thread that fetches."""
+        self._ended.set()
+
+    def update(self, number: int | None = None) -> int:
+        """Brings what runs to a number, at once or not at all.
+
+        Patches are fetched, decoded and checked before anything changes. What cannot be reached by patches is
+        made from a snapshot in the host's memory first.
+
+        Args:
+            number: by default the newest one that can be reached.
+
+        Returns:
+            The number that runs now.
+
+        Raises:
+            RuntimeError: it cannot be reached, or nothing newer than what runs, though it is there; on every
+                rank. What ran before runs.
+        """
+        began, reason = self.number, ""
+        for _ in range(TRIES):
+            plan, newest = on_all(self._gather, partial(self._plan, number))[0]
+            if not plan or not (reason := self._follow(plan)):
+                break
+        due = newest if number is None else number
+        if self.number is None or (self.number != due and (number is not None or self.number == began)):
+            reason = reason or f"no files lead there; the newest number is {newest}"
+            served = f"number {self.number}, digest {self.digest:016x}, is served"
+            raise RuntimeError(f"{self._store.place}: number {due} is not reached: {reason}; {served}")
+        if self.number != began:
+            self._updates += 1
+            if self._verify_every and self._updates % self._verify_every == 0:
+                self.verify()
+        return self.number
+
+    def verify(self) -> int:
+        """Compares the digest of what runs with the stream's; reads all weights once.
+
+        Returns:
+            The digest.
+
+        Raises:
+            RuntimeError: they differ; on every rank. The next update takes a snapshot.
+        """
+        number, self.number, at, self._at = self.number, None, self._at, None
+        digest = self._total(self._digests())
+        if digest != self.digest:
+            due = f"those of number {number} have {self.digest:016x}"
+            raise RuntimeError(f"{self._store.place}: the weights that run have digest {digest:016x}, {due}")
+        self.number, self._at = number, at
+        return digest
+
+    def _digests(self) -> Sums:
+        def mine() -> Sums:
+            return merge(tensor.digests(self._threads) for tensor in self._tensors.values())
+
+        return merge(on_all(self._gather, mine))
+
+    def _total(self, sums: Sums) -> int:
+        return sum(self._factors[name] * value for (name, _), value in sums.items()) % 2**64
+
+    def _recognize(self) -> tuple[int | None, Summary]:
+        """The newest snapshot with the digest of what runs."""
+        files = self._store.files()
+        snapshots = {
+            at: names for (kind, at), names in complete(iter(files)).items() if kind == "safetensors"
+        }
+        for number in sorted(snapshots, reverse=True):
+            with suppress(CorruptMessage, FileNotFoundError):
+                found = summary_of(self._store, snapshots[number], files)
+                if found.digest == self._weights.digest:
+                    return number, found
+        return None, self._weights
+
+    def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
+        if self._rank:
+            return [], None
+        self._files, chain, newest = self._links(number)
+        return ([] if number is not None and chain and chain[-1][0] != number else chain), newest
+
+    def _follow(self, plan: Sequence[Link]) -> str:
+        """Goes along all links or none; returns what prevented it."""
+        fetched, is_snapshot = list[Any](), plan[0][1][0].endswith(".safetensors")
+
+        def fetch() -> Refusal | None:
+            try:
+                fetched.append(self._whole(plan) if is_snapshot else self._patches(plan))
+            except _Refused as refused:
+                return refused.refusal
+            return None
+
+        refusal = next(filter(None, on_all(self._gather, fetch)), None)
+        if not refusal:
+            refusal = self._replace(*fetched[0]) if is_snapshot else self._step(plan, fetched[0])
+        if refusal:
+            for name in refusal.names:
+                if name in self._files:
+                    self._leave_out(name, self._files[name], RuntimeError(refusal.reason))
+            return refusal.reason
+        self.number, names = self._at, _ = plan[-1]
+        self._known = {name: self._files[name] for name in names if name in self._files}
+        for key in [key for key in list(self._ahead) if number_of(key[0]) <= self.number]:
+            self._ahead.pop(key, None)
+        log.info("%s: number %s, digest %016x", self._store.place, self.number, self.digest)
+        return ""
+
+    def _patches(self, plan: Sequence[Link]) -> list[DecodedPatch]:
+        patches, digest = list[DecodedPatch](), self.digest
+        for _, names in plan:
+            try:
+                patch = self._ahead.pop(tuple(names), None) or _decode(self._store, names, self._threads)
+                require_fit(patch.rows, self._entries)
+                if patch.before != digest:
+                    raise PatchMismatch("", f"it is for digest {patch.before:016x}, not {digest:016x}")
+                self._require_tied(patch)
+            except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
+                raise _Refused(names, problem) from None
+            patches.append(patch)
+            digest = patch.after.digest
+        return patches
+
+    def _require_tied(self, patch: DecodedPatch) -> None:
+        """Raises PatchMismatch where tensors that have the same memory in the engine become different."""
+        columns = zip(patch.rows, patch.steps, strict=True)
+        steps = {(name, row.first): change for row, change in columns for name in row.names}
+        for (name, first), change in steps.items():
+            if owner := self._tensors[name].tied_to:
+                other = steps.get((owner, first))
+                if other is not change and not (other and all(map(np.array_equal, change, other))):
+                    raise PatchMismatch(
+                        "", f"{name} and {owner} are one tensor in the engine, and become two"
+                    )
+
+    def _step(self, plan: Sequence[Link], patches: Sequence[DecodedPatch]) -> Refusal | None:
+        done, summary = list[Write](), self._weights
+        try:
+            for (_, names), patch in zip(plan, patches, strict=True):
+                writes = list[Write]()
+
+                def take(patch: DecodedPatch = patch, writes: list[Write] = writes) -> Sums:
+                    sums = list[Sums]()
+                    for row, steps in zip(patch.rows, patch.steps, strict=True):
+                        for name in row.names if steps.positions.size else ():
+                            some, changes = self._tensors[name].step(row, steps)
+                            writes.extend(some)
+                            sums.append(changes)
+                    return merge(sums, add=True)
+
+                changes = merge(on_all(self._gather, take))
+                if (digest := (summary.digest + self._total(changes)) % 2**64) != patch.after.digest:
+                    raise _Refused(names, f"it leads to {digest:016x}, and says {patch.after.digest:016x}")
+                summary = patch.after
+                for write in writes:
+                    done.append(write)
+                    write.apply()
+        except BaseException as problem:
+            for write in reversed(done):
+                write.undo()
+            if not isinstance(problem, _Refused | RuntimeError):
+                raise
+            try:
+                self.verify()
+            except RuntimeError as changed:
+                log.warning("%s", changed)
+                return Refusal([], str(changed))  # and a snapshot is next
+            if isinstance(problem, RuntimeError):
+                raise
+            return problem.refusal
+        self._weights = summary
+        return None
+
+    def _whole(self, plan: Sequence[Link]) -> tuple[dict[str, Entry], Summary]:
+        """All tensors of the last number of a plan, in the host's memory."""
+        fresh = {name: torch.empty(t.row.shape, dtype=t.dtype) for name, t in self._tensors.items()}
+        entries, after = entries_of(fresh, writable=True), self._weights
+        for number, names in plan:
+            try:
+                data = [self._store.read(name) for name in names]
+                if names[0].endswith(".patch"):
+                    patch = prepare(entries, np.frombuffer(b"".join(data), np.uint8), self._threads)
+                    patch.apply()
+                    after = patch.after
+                else:
+                    after = load_snapshot(data, number, entries, self._threads)
+            except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
+                raise _Refused(names, problem) from None
+        for name, tensor in self._tensors.items():
+            if (owner := tensor.tied_to) and not entries[name].bits.equal(entries[owner].bits):
+                raise _Refused(plan[-1][1], f"{name} and {owner} are one tensor here, and two there")
+        return entries, after
+
+    def _replace(self, entries: Mapping[str, Entry], after: Summary) -> None:
+        for name, tensor in self._tensors.items():
+            whole = entries[name].local.reshape(-1)
+            if tensor.copy is not None:
+                tensor.copy.copy_(whole)
+            for part in tensor.parts:
+                part.write(whole)
+        self._weights = after
+        self.verify()
+
+    def _poll(self, poll_s: float) -> None:
+        """Fetches what comes next, on a thread of its own; what cannot be read is the next update's."""
+        store = Store(self._store.place)
+        while not self._ended.wait(poll_s):
+            with suppress(Exception):
+                sets, number = complete(iter(store.files())), self._at
+                while number is not None and ("patch", number + 1) in sets and len(self._ahead) < _AHEAD:
+                    number += 1
+                    if (names := tuple(sets["patch", number])) not in self._ahead:
+                        self._ahead[names] = _decode(store, names, 1)
+
+
+def _decode(store: Store, names: Sequence[str], threads: int) -> DecodedPatch:
+    sections = read_sections(np.frombuffer(b"".join(map(store.read, names)), np.uint8))
+    rows = [row for section in sections for row in section.rows]
+    steps = [change for section in sections for change in read_steps(section, threads)]
+    before, after = (sum(section.digests[i] for section in sections) % 2**64 for i in (0, 1))
+    return DecodedPatch(rows, steps, before, Summary(sections[0].stream, after))
+
+
+_NONE = torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,295 @@
+"""Engines that follow a stream, with tensors fused, sharded, padded, converted or in another order."""
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import in_turn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from taugrad.compressors import PatchWriter
+from taugrad.compressors.integrations.loaders import map_checkpoint
+from taugrad.compressors.patches.engine import EngineReader
+from taugrad.compressors.patches.parts import Part
+
+Weights = dict[str, Tensor]
+ORDER = torch.randperm(8 * 6, generator=torch.Generator().manual_seed(5))
+
+
+def model(seed: int = 0) -> Weights:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {
+        "embed": (30, 8),
+        "q": (8, 8),
+        "k": (4, 8),
+        "o": (8, 8),
+        "e0": (8, 6),
+        "e1": (8, 6),
+        "norm": (8,),
+    }
+    weights = {name: torch.randn(shape, generator=generator).bfloat16() for name, shape in shapes.items()}
+    return weights | {"head": weights["embed"], "unused": torch.arange(5)}
+
+
+def step(weights: Weights, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in weights.items():
+        if name not in ("head", "unused"):
+            chosen = torch.rand(tensor.shape, generator=generator) < 0.1
+            tensor.copy_(torch.where(chosen, tensor * 1.05, tensor))
+    weights["embed"][29, seed % 8] = float("nan")  # which no other sparse update can carry
+    weights["unused"] += seed
+
+
+class Engine:
+    """A rank, whose loader does what vLLM's do; `reader` follows."""
+
+    def __init__(self, weights: Weights, rank: int = 0, ranks: int = 1, fault: str = "") -> None:
+        self.rank, self.ranks, self.fault = rank, ranks, fault
+        self.weights, n = weights, ranks
+        bf16: dict[str, Any] = {"dtype": torch.bfloat16}
+        self.embed = torch.zeros(64 // n, 8, **bf16)  # padded
+        self.qk = torch.zeros(8 // n + 4, 8, **bf16)  # every rank has k
+        self.o = torch.zeros(8 // n, 8, **bf16).t()
+        self.experts = torch.zeros(2, 8, 6, **bf16)
+        self.norm = torch.zeros(8)  # float32
+        self.load_weights(weights.items())
+        self.experts = torch.stack([expert.reshape(-1)[ORDER].view(8, 6) for expert in self.experts])
+        self.reader: EngineReader
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        size, at = 8 // self.ranks, self.rank
+        for name, tensor in weights:
+            if name == "embed":
+                rows = tensor[at * 64 // self.ranks : (at + 1) * 64 // self.ranks]
+                self.embed[: len(rows)].data.copy_(rows)
+                self.embed[len(rows) :].fill_(0)
+            elif name == "q":
+                self.qk.narrow(0, 0, size).copy_(tensor.narrow(0, size * at, size))
+            elif name == "k":
+                self.qk[size:] = tensor * 2 if self.fault == "computes" else tensor
+            elif name == "o":
+                shard = 0 if self.fault == "doubled slice" else at
+                self.o.copy_(tensor.narrow(1, size * shard, size))
+            elif name in ("e0", "e1"):
+                self.experts[int(name[1])].copy_(tensor)
+            elif name == "norm":
+                self.norm.copy_(tensor)
+
+    def memory(self) -> list[Tensor]:
+        tensors = self.embed, self.qk, self.o, self.experts, self.norm
+        return [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+
+    def reorder(self, part: Part) -> Part | None:
+        shares = part.memory.untyped_storage().data_ptr() == self.experts.untyped_storage().data_ptr()
+        return part.in_order(self.experts, torch.argsort(ORDER).numpy()) if shares else None
+
+
+class Group:
+    """Ranks, of which each is a thread."""
+
+    def __init__(self, weights: Weights, ranks: int = 1, fault: str = "") -> None:
+        self.engines = [Engine(weights, rank, ranks, fault) for rank in range(ranks)]
+        self.mail, self.barrier = list[Any]([None] * ranks), threading.Barrier(ranks)
+
+    def run(self, work: Callable[[Engine], Any]) -> Any:
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            futures = [pool.submit(work, engine) for engine in self.engines]
+            problems = [future.exception() for future in futures]
+            assert len({type(problem) for problem in problems}) == 1, problems  # all ranks say the same
+            return futures[0].result()
+
+    def follow(self, place: Any, **options: Any) -> None:
+        def work(engine: Engine) -> None:
+            def gather(mine: Any) -> list[Any]:
+                self.mail[engine.rank] = mine
+                self.barrier.wait(60)
+                results = list(self.mail)
+                self.barrier.wait(60)
+                return results
+
+            weights = engine.weights
+            tensors = map_checkpoint(
+                engine.load_weights, lambda: iter(weights.items()), gather, engine.reorder
+            )
+            engine.reader = EngineReader(
+                place, tensors, rank=engine.rank, gather=gather, threads=1, **options
+            )
+
+        self.run(work)
+
+    def update(self, number: int | None = None) -> Any:
+        return self.run(lambda engine: engine.reader.update(number))
+
+    def verify(self) -> Any:
+        return self.run(lambda engine: engine.reader.verify())
+
+    def has(self, weights: Weights) -> bool:
+        """Whether each rank's memory is that of one which has just loaded these weights."""
+        return all(
+            all(map(torch.equal, engine.memory(), Engine(weights, engine.rank, engine.ranks).memory()))
+            for engine in self.engines
+        )
+
+
+def copied(weights: Weights) -> Weights:
+    """Tied as they are."""
+    copies = {name: tensor.clone() for name, tensor in weights.items()}
+    return copies | {"head": copies["embed"]}
+
+
+def published(place: Path, count: int, **options: Any) -> list[Weights]:
+    weights, states = model(), list[Weights]()
+    with PatchWriter(place, **options) as writer:
+        for number in range(count):
+            writer.write(weights)
+            states.append(copied(weights))
+            step(weights, number + 1)
+    return states
+
+
+@in_turn("ranks", [1, 2])
+def test_memory_is_that_of_an_engine_that_has_loaded_the_number(ranks: int, tmp_path: Path) -> None:
+    place, follower = tmp_path / f"all{ranks}", tmp_path / f"some{ranks}"
+    states = published(place, 9, full_every=4)
+    follower.mkdir()
+    files = sorted(path for path in place.iterdir() if path.name[:1] == "0")
+    group = Group(states[0], ranks)
+    for last in (0, 1, 2, 5, 8):
+        for path in files:
+            if (int(path.name[:10]) <= last and path.suffix == ".patch") or last == 0 == int(path.name[:10]):
+                (follower / path.name).write_bytes(path.read_bytes())
+        if last == 0:
+            group.follow(follower, poll_s=0.001, verify_every=1)
+        assert group.update() == last
+        assert group.has(states[last])
+    assert group.verify() == group.engines[0].reader.digest
+    late, away = Group(states[4], ranks), Group(model(7), ranks)
+    late.follow(place)
+    away.follow(place)
+    assert [engine.reader.number for engine in late.engines + away.engines] == [4] * ranks + [None] * ranks
+    for number in (8, 4, 6, 2, 3):  # by patches, and by snapshots
+        assert late.update(number) == number
+        assert late.has(states[number])
+    assert away.update() == 8
+    assert away.has(states[8])
+    for engine in group.engines:
+        engine.reader.close()
+
+
+@in_turn("ranks", [1, 2])
+@in_turn("fault", ["flipped", "short", "missing", "another model", "untied", "gone"])
+def test_an_update_that_fails_changes_nothing(ranks: int, fault: str, tmp_path: Path) -> None:
+    place = tmp_path / f"{fault.replace(' ', '-')}{ranks}"
+    states = published(place, 4)
+    group = Group(states[0], ranks)
+    group.follow(place)
+    assert group.update(1) == 1
+    path = place / "0000000003.patch"
+    good = path.read_bytes()
+    if fault in ("flipped", "short"):
+        path.write_bytes(
+            good[:300] + bytes([good[300] ^ 1]) + good[301:] if fault == "flipped" else good[:-1]
+        )
+    elif fault in ("another model", "untied"):
+        wrong = copied(states[2])
+        if fault == "untied":
+            wrong["head"] = wrong["embed"].clone()
+        else:
+            del wrong["q"]
+        other = tmp_path / f"other{place.name}"
+        with PatchWriter(other) as writer:
+            writer.write(wrong)
+            (wrong["head"] if fault == "untied" else wrong["k"])[0, 0] = 5
+            writer.write(wrong)
+        made = other / "0000000001.patch"
+        path.write_bytes(made.read_bytes())
+    elif fault == "gone":
+        place.rename(tmp_path / f"away{ranks}")
+    else:
+        path.unlink()
+    reason = r"number 3 is not reached: .*number 1, digest \w+, is served"
+    with pytest.raises(RuntimeError, match=reason):
+        group.update(3)  # of which patch 2 would fit
+    assert group.has(states[1])
+    if fault != "gone":
+        assert group.update() == 2
+        assert group.has(states[2])
+    group.verify()
+
+
+def test_what_changed_behind_the_readers_back_is_found_and_replaced(tmp_path: Path) -> None:
+    states = published(tmp_path / "weights", 6, full_every=2)
+    for spoil in (
+        lambda engines: engines[0].embed[3].add_(1),
+        lambda engines: engines[1].o.zero_(),
+        lambda engines: engines[1].qk[4:].mul_(-1),  # a copy that ranks have in common
+        lambda engines: engines[0].norm.add_(1),
+        lambda engines: engines[1].experts[1, 2].neg_(),
+    ):
+        group = Group(states[2], 2)
+        group.follow(tmp_path / "weights")
+        assert group.update(3) == 3
+        spoil(group.engines)
+        with pytest.raises(RuntimeError, match=r"digest|different bits|is not what its copy"):
+            group.verify()
+        assert group.update() == 5
+        assert group.has(states[5])
+    group = Group(states[4])
+    group.follow(tmp_path / "weights", verify_every=1)
+    row, column = (states[4]["embed"] == states[5]["embed"]).nonzero()[0]  # which the patch does not touch
+    group.engines[0].embed[row, column] += 1
+    with pytest.raises(RuntimeError, match="the weights that run have digest"):
+        group.update()
+    assert group.update() == 5
+    assert group.has(states[5])
+
+
+def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
+    weights = published(tmp_path, 1)[0]
+    for ranks, fault, reason in (
+        (1, "computes", "the model's loader computes what it copies"),
+        (2, "doubled slice", "1 tensors are not in the engine, or not whole: o"),
+    ):
+        with pytest.raises(RuntimeError, match=reason):
+            Group(weights, ranks, fault).follow(tmp_path)
+    group = Group(weights)
+    group.engines[0].qk.mul_(2)  # as a kernel may have done
+    with pytest.raises(RuntimeError, match="2 tensors have other bits in the engine: q, k; kernels"):
+        group.follow(tmp_path)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_parts_are_where_copies_go(data: st.DataObject) -> None:
+    """Of any views; torch's own copy of indices is what they are compared with."""
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    dims = data.draw(st.permutations(range(len(shape))))
+    whole = torch.arange(torch.tensor(shape).prod().item()).view(shape)
+    memory = torch.full([size + 1 for size in shape], -1)
+    source, target = whole, memory
+    for dim, size in enumerate(shape):
+        low = data.draw(st.integers(0, size - 1))
+        length = data.draw(st.integers(1, size - low))
+        source, target = (
+            source.narrow(dim, low, length),
+            target.narrow(dim, data.draw(st.integers(0, 1)), length),
+        )
+    source, target = source.permute(dims), target.permute(dims)
+    part = Part.of(target, source)
+    target.copy_(source)
+    places = {int(value): at for at, value in enumerate(part.memory) if value >= 0}
+    assert {int(at): int(i) for some in part.elements() for at, i in zip(*some, strict=True)} == {
+        int(value): places[int(value)] for value in source.flatten()
+    }
+    positions = torch.arange(whole.numel()).numpy()
+    chosen, index = part.locate(positions)
+    assert {int(at): int(i) for at, i in zip(chosen, index, strict=True)} == {
+        int(value): places[int(value)] for value in source.flatten()
+    }
