@@ -18,11 +18,11 @@ Checkpoint = Callable[[], Iterable[tuple[str, Tensor]]]
 """Yields all tensors of a checkpoint, each time anew."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes which views of checkpoint tensors are copied where, and copies nothing."""
 
     def __init__(self, whole: dict[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in whole.items()}
         self.parts: dict[str, list[Part]] = {name: [] for name in whole}
 

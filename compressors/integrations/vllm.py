@@ -51,7 +51,7 @@ def _keep_plain_weights() -> None:
         config = get_current_vllm_config_or_none()
         transfer = config and config.weight_transfer_config
         if transfer and transfer.backend == "taugrad" and layer.weight.ndim == 2 and not layer.weight.is_meta:
-            layer.cpu_linear = torch.nn.functional.linear
+            layer.__dict__["cpu_linear"] = torch.nn.functional.linear
         else:
             packed(layer, remove_weight)
 
@@ -81,7 +81,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
             raise TypeError(f'number must be a whole number or "newest", not {self.number!r}')
 
 
-class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):  # type: ignore[misc]
+class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     """Follows a stream, on each of vLLM's ranks; changes what runs in place, where it changes."""
 
     init_info_cls, update_info_cls = InitInfo, UpdateInfo

@@ -209,8 +209,10 @@ class EngineReader(StreamReader):
             return None
 
         refusal = next(filter(None, on_all(self._gather, fetch)), None)
-        if not refusal:
-            refusal = self._replace(*fetched[0]) if is_snapshot else self._step(plan, fetched[0])
+        if not refusal and is_snapshot:
+            self._replace(*fetched[0])
+        elif not refusal:
+            refusal = self._step(plan, fetched[0])
         if refusal:
             for name in refusal.names:
                 if name in self._files:

@@ -72,11 +72,11 @@ class Part:
             raise NotImplementedError("a view of the checkpoint repeats elements")
         extent = 1 + sum((axis.size - 1) * axis.target for axis in merged)
         memory = target.detach().as_strided((extent,), (1,), target.storage_offset())
-        return cls(memory, tuple(merged), source.storage_offset())
+        return cls(memory, tuple(merged), int(source.storage_offset()))
 
     def in_order(self, parameter: Tensor, order: NDArray[np.int64]) -> "Part":
         """The same part of a contiguous parameter whose elements a kernel has in another order."""
-        begin = self.memory.storage_offset() - parameter.storage_offset()
+        begin = int(self.memory.storage_offset() - parameter.storage_offset())
         return Part(parameter.detach().view(-1), self.axes, self.offset, begin, order)
 
     @property
@@ -189,17 +189,17 @@ class Write(NamedTuple):
     """Elements of memory, what they become, and what they were."""
 
     memory: Tensor
-    index: Positions
+    at: Positions
     after: Tensor
     before: Tensor
 
     def apply(self) -> None:
         """Writes what they become."""
-        scatter(self.memory, self.index, self.after)
+        scatter(self.memory, self.at, self.after)
 
     def undo(self) -> None:
         """Writes what they were."""
-        scatter(self.memory, self.index, self.before)
+        scatter(self.memory, self.at, self.before)
 
 
 @dataclass(frozen=True, eq=False)
