@@ -60,7 +60,7 @@ def map_checkpoint(
         reorder: the same part in the order that a kernel has made of its memory, if one has.
 
     Raises:
-        RuntimeError: the loader does more than copy views, or the engine's memory does not have the
+        EngineRefused: the loader does more than copy views, or the engine's memory does not have the
             checkpoint's bits where it should, as after quantizing; on every rank.
     """
     whole, parts = dict[str, Tensor](), dict[str, list[Part]]()

@@ -6,7 +6,8 @@ vLLM finds it by its entry point `vllm.general_plugins`; see docs/how-to/serve-w
 numba is imported when the engine is initialized: vLLM's CPU worker cannot start behind it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Finds where checkpoint tensors lie, and which number of the stream runs.
 
         Raises:
-            RuntimeError: see `map_checkpoint` and `EngineReader`.
+            EngineRefused: see `map_checkpoint` and `EngineReader`.
         """
         from ..patches.engine import EngineReader  # noqa: PLC0415
         from .loaders import map_checkpoint  # noqa: PLC0415
@@ -107,7 +108,7 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             dist.all_gather_object(results, mine, group=world.cpu_group)
             return results
 
-        with torch.no_grad():
+        with torch.no_grad(), self._raised_by_one_rank():
             orders = dict[int, Any]()
 
             def reorder(part: "Part") -> "Part | None":
@@ -125,6 +126,24 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 poll_s=init_info.poll_s,
             )
         self._log_served()
+
+    @contextmanager
+    def _raised_by_one_rank(self) -> Iterator[None]:
+        """Leaves it to the last rank to raise what all ranks raise.
+
+        vLLM reads the ranks' replies in order, up to the first error; those behind it would be taken for
+        replies to the next call. It ends an update on the rank that raises; `finish_weight_update` ends it on
+        the others.
+        """
+        from ..patches.parts import EngineRefused  # noqa: PLC0415
+
+        try:
+            yield
+        except EngineRefused as problem:
+            world = get_world_group()
+            if world.rank_in_group == world.world_size - 1:
+                raise
+            logger.error("%s", problem)
 
     def _log_served(self) -> None:
         if self.reader is not None and get_world_group().rank_in_group == 0:
@@ -148,11 +167,13 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Brings what runs to a number.
 
         Raises:
-            RuntimeError: see `EngineReader.update`; on every rank, and what ran before runs.
+            EngineRefused: see `EngineReader.update`; what ran before runs.
         """
-        if self.reader is None:
-            raise RuntimeError("init_weight_transfer_engine must be called first, with the place of a stream")
-        with torch.no_grad():
+        from ..patches.parts import EngineRefused  # noqa: PLC0415
+
+        with torch.no_grad(), self._raised_by_one_rank():
+            if self.reader is None:
+                raise EngineRefused("init_weight_transfer_engine must be called first, with a stream's place")
             self.reader.update(None if update_info.number == "newest" else int(update_info.number))
         self._log_served()
 

@@ -11,6 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 from ..patches.store import Store, log
@@ -65,13 +66,11 @@ class VllmServer:
                     self._call("POST", "start_weight_update")
                     self._call("POST", "update_weights", {"update_info": {"number": number}})
                 except urllib.error.HTTPError as problem:
-                    log.warning(
-                        "%s is not at number %d: %s", self._url, number, problem.read().decode()[:500]
-                    )
+                    log.warning("%s stays: %s", self._url, problem.read().decode()[:1000])
+                    with suppress(urllib.error.HTTPError):  # of several ranks, all but one are in an update
+                        self._call("POST", "finish_weight_update")
                     continue
-                names = next(
-                    names for kind in ("patch", "safetensors") if (names := sets.get((kind, number)))
-                )
+                names = sets.get(("patch", number)) or sets["safetensors", number]
                 version = f"{number}-{summary_of(self._store, names, files).digest:016x}"
                 self._call("POST", "finish_weight_update", {"weight_version": version})
                 self._version = version

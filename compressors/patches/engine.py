@@ -14,7 +14,7 @@ from ..errors import CorruptMessage, PatchMismatch
 from .format import Row, Summary, read_sections, read_steps
 from .kernels import Steps
 from .make import prepare
-from .parts import EngineTensor, Sums, Write, merge, missing
+from .parts import EngineRefused, EngineTensor, Sums, Write, merge, missing
 from .snapshot import load_snapshot
 from .store import Store, log
 from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
@@ -28,7 +28,7 @@ _AHEAD = 16
 
 
 def on_all(gather: Gather, work: Callable[[], Result]) -> list[Result]:
-    """Returns what work returns on each rank; where it fails on one, raises RuntimeError on all."""
+    """Returns what work returns on each rank; where it fails on one, raises EngineRefused on all."""
     problem, result = None, None
     try:
         result = work()
@@ -37,7 +37,7 @@ def on_all(gather: Gather, work: Callable[[], Result]) -> list[Result]:
     results = gather((problem and f"{type(problem).__name__}: {problem}", result))
     failed = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(results) if text]
     if failed:
-        raise RuntimeError("; ".join(failed)) from problem
+        raise EngineRefused("; ".join(failed)) from problem
     return [result for _, result in results]
 
 
@@ -92,7 +92,7 @@ class EngineReader(StreamReader):
             threads: as for `apply_patch`.
 
         Raises:
-            RuntimeError: some elements are in no rank's memory, or a rank cannot read the place.
+            EngineRefused: some elements are in no rank's memory, or a rank cannot read the place.
         """
         super().__init__(place, threads=threads)
         self._tensors, self._rank, self._gather = tensors, rank, gather
@@ -101,7 +101,7 @@ class EngineReader(StreamReader):
         self._factors = {name: factor_of(t.row) for name, t in tensors.items()}
         digests = self._digests()
         if lost := missing(tensors, set(digests)):
-            raise RuntimeError(
+            raise EngineRefused(
                 f"{len(lost)} tensors are not in the engine, or not whole: {', '.join(lost[:3])}"
             )
         self._weights = Summary(0, self._total(digests))
@@ -133,7 +133,7 @@ class EngineReader(StreamReader):
             The number that runs now.
 
         Raises:
-            RuntimeError: it cannot be reached, or nothing newer than what runs, though it is there; on every
+            EngineRefused: it cannot be reached, or nothing newer than what runs, though it is there; on every
                 rank. What ran before runs.
         """
         began, reason = self.number, ""
@@ -145,7 +145,7 @@ class EngineReader(StreamReader):
         if self.number is None or (self.number != due and (number is not None or self.number == began)):
             reason = reason or f"no files lead there; the newest number is {newest}"
             served = f"number {self.number}, digest {self.digest:016x}, is served"
-            raise RuntimeError(f"{self._store.place}: number {due} is not reached: {reason}; {served}")
+            raise EngineRefused(f"{self._store.place}: number {due} is not reached: {reason}; {served}")
         if self.number != began:
             self._updates += 1
             if self._verify_every and self._updates % self._verify_every == 0:
@@ -159,13 +159,13 @@ class EngineReader(StreamReader):
             The digest.
 
         Raises:
-            RuntimeError: they differ; on every rank. The next update takes a snapshot.
+            EngineRefused: they differ; on every rank. The next update takes a snapshot.
         """
         number, self.number, at, self._at = self.number, None, self._at, None
         digest = self._total(self._digests())
         if digest != self.digest:
             due = f"those of number {number} have {self.digest:016x}"
-            raise RuntimeError(f"{self._store.place}: the weights that run have digest {digest:016x}, {due}")
+            raise EngineRefused(f"{self._store.place}: the weights that run have digest {digest:016x}, {due}")
         self.number, self._at = number, at
         return digest
 
@@ -216,7 +216,7 @@ class EngineReader(StreamReader):
         if refusal:
             for name in refusal.names:
                 if name in self._files:
-                    self._leave_out(name, self._files[name], RuntimeError(refusal.reason))
+                    self._leave_out(name, self._files[name], PatchMismatch("", refusal.reason))
             return refusal.reason
         self.number, names = self._at, _ = plan[-1]
         self._known = {name: self._files[name] for name in names if name in self._files}
@@ -277,14 +277,14 @@ class EngineReader(StreamReader):
         except BaseException as problem:
             for write in reversed(done):
                 write.undo()
-            if not isinstance(problem, _Refused | RuntimeError):
+            if not isinstance(problem, _Refused | EngineRefused):
                 raise
             try:
                 self.verify()
-            except RuntimeError as changed:
+            except EngineRefused as changed:
                 log.warning("%s", changed)
                 return Refusal([], str(changed))  # and a snapshot is next
-            if isinstance(problem, RuntimeError):
+            if isinstance(problem, EngineRefused):
                 raise
             return problem.refusal
         self._weights = summary

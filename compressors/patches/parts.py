@@ -169,11 +169,15 @@ def _patterns(values: Tensor) -> NDArray[Any]:
     return patterns
 
 
+class EngineRefused(RuntimeError):
+    """What an engine is asked for cannot be done; all its ranks raise this, and what ran before runs."""
+
+
 def merge(sums: Iterable[Sums], *, add: bool = False) -> Sums:
     """Joins sums of parts; `add`: those of several runs of a part add up.
 
     Raises:
-        RuntimeError: a part has two sums.
+        EngineRefused: a part has two sums.
     """
     merged = Sums()
     for some in sums:
@@ -181,7 +185,7 @@ def merge(sums: Iterable[Sums], *, add: bool = False) -> Sums:
             if add:
                 merged[key] = merged.get(key, 0) + value
             elif merged.setdefault(key, value) != value:
-                raise RuntimeError(f"the same part of {key[0]} has different bits in two places")
+                raise EngineRefused(f"the same part of {key[0]} has different bits in two places")
     return merged
 
 

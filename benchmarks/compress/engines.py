@@ -1,0 +1,263 @@
+"""Weights in a running vLLM: bytes a version, seconds until it is served, seconds paused, memory, and faults.
+
+    python -m benchmarks.compress.engines [--quick] [--write]
+
+A Llama of random weights learns random tokens by AdamW, with float32 masters; what is published is bf16.
+vLLM's CPU build, in an environment of its own, follows: see benchmarks/harness/vllm_process.py.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+import zstandard
+from torch import Tensor
+
+from taugrad.compressors import PatchWriter, make_patch
+
+from ..harness.report import Options, Spread, Table, number, publish, read_options, say
+from ..harness.vllm_process import Engine, vllm_python
+from .patches import gaps_and_values
+
+RATES = (1e-6, 1e-5)
+SHARES = (0.001, 0.01, 0.04)
+INTRODUCTION = """A Llama of {parameters:,} random parameters (bf16 of float32 masters) learns random tokens by AdamW;
+{versions} versions are published at each rate, one a step, behind {warm} steps at 1e-4. vLLM 0.32 for
+CPUs runs in a process of its own and follows the folder. **vLLM sparse** is an int32 index and a bf16
+value for each element that changes; **zstd** is the better of levels 1 and 9 of gaps of 8 bits and
+values. **Paused** is how long the engine does nothing but change its weights; patches were fetched and
+decoded before, as it does while it serves. **vLLM's own** is `load_checkpoint_weight_patches` with the
+same changes. Not measured here: GPUs, and links slower than this machine's disk."""
+
+
+def llama(quick: bool) -> Any:
+    """The model that learns."""
+    import transformers
+
+    torch.manual_seed(0)
+    width, layers, words = (64, 2, 250) if quick else (768, 12, 16000)
+    config = transformers.LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=width * 8 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 32,
+        num_key_value_heads=width // 64,
+        max_position_embeddings=256,
+    )
+    config.architectures, config.dtype = ["LlamaForCausalLM"], "bfloat16"
+    return transformers.LlamaForCausalLM(config)
+
+
+def published(model: Any) -> dict[str, Tensor]:
+    return {name: tensor.detach().bfloat16() for name, tensor in model.state_dict().items()}
+
+
+class Stream:
+    """A model that learns, and the engine that follows it."""
+
+    def __init__(self, quick: bool, work: Path) -> None:
+        self.model, self.place, self.work = llama(quick), work / "weights", work
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.tokens = 32 if quick else 64
+        for _ in range(3):
+            self.learn(1e-4)
+        self.writer = PatchWriter(self.place, full_every=10**6)
+        self.model.config.save_pretrained(self.place)
+        self.last = published(self.model)
+        self.writer.write(self.last)
+
+    def learn(self, rate: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = rate
+        tokens = torch.randint(3, self.model.config.vocab_size, (2, self.tokens))
+        self.optimizer.zero_grad()
+        self.model(tokens, labels=tokens).loss.backward()
+        self.optimizer.step()
+
+    def publish(self, weights: dict[str, Tensor]) -> tuple[int, int, dict[str, Tensor]]:
+        """Number, bytes, and the weights before."""
+        before, self.last = self.last, weights
+        made = self.writer.write(weights)
+        return made.number, made.patch_bytes, before
+
+    def paused(self, engine: Engine, number: int, before: dict[str, Tensor]) -> tuple[float, float]:
+        """Seconds paused for a number, and by vLLM's own applier."""
+        time.sleep(0.3)  # the engine looks every 50 ms
+        ours = engine.ask("timed", number=number)
+        rows = [
+            (name, tuple(before[name].shape), torch.bfloat16, values, indices)
+            for name, indices, values in make_patch(before, self.last).sparse()
+        ]
+        torch.save(rows, self.work / "sparse.pt")
+        return ours, engine.ask("theirs", path=str(self.work / "sparse.pt"))
+
+
+def by_rate(stream: Stream, engine: Engine, versions: int) -> Table:
+    rows, parameters = list[tuple[str, ...]](), sum(tensor.numel() for tensor in stream.last.values())
+    for rate in RATES:
+        say(f"rate {rate:g}")
+        columns: list[list[float]] = [[] for _ in range(6)]
+        for _ in range(versions):
+            stream.learn(rate)
+            weights = published(stream.model)
+            began = time.perf_counter()
+            number_, size, before = stream.publish(weights)
+            returned = time.perf_counter()
+            engine.ask("update", number=number_)
+            served = time.perf_counter()
+            changed = sum(int((before[name] != new).sum()) for name, new in weights.items())
+            plain = gaps_and_values(before, weights)
+            zstd = min(len(zstandard.compress(plain, level)) for level in (1, 9))
+            values = (
+                100 * changed / parameters,
+                size,
+                6 * changed,
+                zstd,
+                returned - began,
+                served - returned,
+            )
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
+        cells = [number(Spread.of(column).middle) for column in columns]
+        rows.append((f"{rate:g}", *cells))
+    names = ("lr", "changed %", "patch", "vLLM sparse", "zstd", "s to write", "s from write to served")
+    notes = "Medians of a version: bytes, and seconds. The engine fetches when it is told to update."
+    return Table("A version", names, rows, (notes,))
+
+
+def by_share(stream: Stream, engine: Engine, repeats: int) -> Table:
+    rows, generator = list[tuple[str, ...]](), torch.Generator().manual_seed(1)
+    for share in SHARES:
+        say(f"{share:.1%} of the elements")
+        seconds = list[tuple[float, float]]()
+        for _ in range(repeats):
+            weights = {}
+            for name, old in stream.last.items():
+                chosen = torch.rand(old.shape, generator=generator) < share
+                weights[name] = (old.view(torch.int16) + chosen.short()).view(torch.bfloat16)
+            number_, _, before = stream.publish(weights)
+            seconds.append(stream.paused(engine, number_, before))
+        ours, theirs = (Spread.of(column) for column in zip(*seconds, strict=True))
+        ratio = f"{ours.middle / theirs.middle:.3f}"
+        rows.append((f"{share:.1%}", str(ours), str(theirs), ratio))
+    began = time.perf_counter()
+    (digest,) = engine.ask("verify")
+    assert len(digest) == 16, digest
+    notes = (
+        f"The digest of all that runs, compared with the stream's, took {time.perf_counter() - began:.2f} s."
+    )
+    return Table("Seconds paused", ("changed", "here (goal: a tenth)", "vLLM's own", "ratio"), rows, (notes,))
+
+
+def faults(python: str, work: Path) -> Table:
+    """What an engine does with each; its memory is that of before, or what is due, or the fault is named."""
+    say("faults")
+    stream = Stream(True, work)
+    place, rows = stream.place, list[tuple[str, ...]]()
+
+    def attempt(engine: Engine, what: str, **arguments: Any) -> str:
+        try:
+            engine.ask(what, **arguments)
+        except RuntimeError as problem:
+            return str(problem)
+        return ""
+
+    def change() -> int:
+        return stream.publish({n: (t.view(torch.int16) + 1).view(t.dtype) for n, t in stream.last.items()})[0]
+
+    with closing(Engine(python, work, place)) as engine:
+        engine.ask("init", place=str(place))
+        change()
+        engine.ask("update")
+        good = place / f"{change():010d}.patch"
+        data = good.read_bytes()
+        other = Stream(True, work / "other")
+        other.publish({name: tensor * 2 for name, tensor in other.last.items()})
+        flipped = data[:700] + bytes([data[700] ^ 1]) + data[701:]
+        begin = place / f"{1:010d}.patch"
+        cases: dict[str, Callable[[], Any]] = {
+            "a bit of the patch flips": lambda: good.write_bytes(flipped),
+            "the patch is cut short": lambda: good.write_bytes(data[:-9]),
+            "the patch is missing": good.unlink,
+            "the patch before comes twice": lambda: good.write_bytes(begin.read_bytes()),
+            "a patch of another stream": lambda: good.write_bytes(
+                (other.place / "0000000001.patch").read_bytes()
+            ),
+            "the store is gone": lambda: place.rename(work / "away"),
+        }
+        for name, fault in cases.items():
+            before = engine.ask("has")
+            fault()
+            said = attempt(engine, "update", number=2)
+            held = engine.ask("has") == before
+            rows.append((name, "refused" if said else "SILENT", "held" if held else "CHANGED"))
+            if (work / "away").exists():
+                (work / "away").rename(place)
+            good.write_bytes(data)
+        engine.ask("update")
+        engine.ask("spoil")
+        (said,) = engine.ask("verify")
+        rows.append(("a weight changes behind its back", "found" if "digest" in said else "SILENT", ""))
+        stream.writer.close()
+        stream.writer = PatchWriter(place)
+        change()
+        engine.ask("update")
+        (said,) = engine.ask("verify")
+        rows.append(("... and the next update", "replaced" if len(said) == 16 else "SILENT", ""))
+        shutil.rmtree(place)
+        again = Stream(True, work)  # numbers begin again
+        again.publish({name: tensor * 2 for name, tensor in again.last.items()})
+        said = attempt(engine, "update")
+        (digest,) = engine.ask("verify")
+        due = f"{make_digest(again)}"
+        rows.append(
+            ("another training in the same place", "followed" if digest == due else said or "SILENT", "")
+        )
+        engine.ask("spoil")
+        said = attempt(engine, "init", place=str(place))
+        rows.append(("memory has other bits at init", "refused" if "other bits" in said else "SILENT", ""))
+    with closing(Engine(python, work, place)) as engine:
+        engine.ask("halve")
+        said = attempt(engine, "init", place=str(place))
+        rows.append(("the loader maps half of a tensor", "refused" if said else "SILENT", ""))
+    return Table("Injected faults", ("fault", "what the engine does", "its memory"), rows)
+
+
+def make_digest(stream: Stream) -> str:
+    from taugrad.compressors.patches import listing
+
+    return list(listing(stream.place))[-1].split()[-1]
+
+
+def main(arguments: Sequence[str]) -> None:
+    options: Options = read_options("compress.engines", "Weights in a running vLLM.", arguments)
+    python, versions = vllm_python(), 3 if options.quick else 20
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        stream = Stream(options.quick, work / "large")
+        with closing(Engine(python, work / "large", stream.place)) as engine:
+            say("the engine starts")
+            engine.ask("say")
+            before = engine.ask("memory")[0]
+            engine.ask("init", place=str(stream.place), poll_s=0.05)
+            at_init = engine.ask("memory")[0]
+            tables = [by_rate(stream, engine, versions), by_share(stream, engine, 3 if options.quick else 7)]
+            now, most = engine.ask("memory")
+            size = sum(tensor.nbytes for tensor in stream.last.values())
+            row = tuple(f"{value / 1e6:.0f}" for value in (size, before, at_init, now, most))
+            columns = ("weights", "before init", "behind init", "at the end", "at most")
+            tables.append(Table("Resident memory of the engine, MB", columns, [row]))
+        tables.append(faults(python, work / "small"))
+    parameters = sum(tensor.numel() for tensor in stream.last.values())
+    text = INTRODUCTION.format(parameters=parameters, versions=versions, warm=3)
+    publish("engines", options, text, tables)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
