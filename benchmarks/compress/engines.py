@@ -27,7 +27,8 @@ from .patches import gaps_and_values
 
 RATES = (1e-6, 1e-5)
 SHARES = (0.001, 0.01, 0.04)
-INTRODUCTION = """A Llama of {parameters:,} random parameters (bf16 of float32 masters) learns random tokens by AdamW;
+INTRODUCTION = """\
+A Llama of {parameters:,} random parameters (bf16 of float32 masters) learns random tokens by AdamW;
 {versions} versions are published at each rate, one a step, behind {warm} steps at 1e-4. vLLM 0.32 for
 CPUs runs in a process of its own and follows the folder. **vLLM sparse** is an int32 index and a bf16
 value for each element that changes; **zstd** is the better of levels 1 and 9 of gaps of 8 bits and
