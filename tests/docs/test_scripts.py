@@ -172,4 +172,14 @@ def test_other_examples_run_in_the_light_install(light, tmp_path):
     assert "changed" in run_light(light, 1, example("publish-weights"), "train", tmp_path, "--steps", 2)
     run_light(light, 1, examples / "own_methods.py")
     tried = {"ddp_script", "fsdp2_script", "local_steps_script", "publish_script", "own_methods"}
-    assert {path.stem for path in examples.glob("*.py")} == tried
+    assert {path.stem for path in examples.glob("*.py")} == tried | {"serve_script"}
+
+
+def test_the_trainer_of_servers_publishes_what_they_load(tmp_path):
+    script = example("serve-while-training")
+    few = ["--versions", "2", "--steps", "2", "--pause", "0"]
+    command = [sys.executable, str(script), str(tmp_path), *few]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    assert re.search("^0 The colour is red.*\n1 The colour is red", said)
+    files = {path.name for path in tmp_path.iterdir()}
+    assert {"config.json", "tokenizer.json", "model.safetensors.index.json", "0000000001.patch"} <= files
