@@ -178,8 +178,7 @@ def test_other_examples_run_in_the_light_install(light, tmp_path):
 def test_the_trainer_of_servers_publishes_what_they_load(tmp_path):
     script = example("serve-while-training")
     few = ["--versions", "2", "--steps", "2", "--pause", "0"]
-    command = [sys.executable, str(script), str(tmp_path), *few]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
+    said = said_by([sys.executable, script, tmp_path, *few])
     assert re.search("^0 The colour is red.*\n1 The colour is red", said)
     files = {path.name for path in tmp_path.iterdir()}
     assert {"config.json", "tokenizer.json", "model.safetensors.index.json", "0000000001.patch"} <= files
