@@ -30,7 +30,7 @@ PRODUCED = {"runs.md", "choice.md", "spec.yaml", "front/1.yaml", "mine.py", "que
 OF_LIBRARIES = {
     *("save_state", "load_state", "free_memory", "find_executable_batch_size", "comm_hook", "LocalSGD"),
     *("DistributedDataParallelKwargs", "ddp_comm_hook", "hyperparameter_search", "ReadWriteMany"),
-    *("ConfigMap", "register_post_accumulate_grad_hook", "set_gradient_divide_factor"),
+    *("ConfigMap", "AsyncLLM", "register_post_accumulate_grad_hook", "set_gradient_divide_factor"),
     *("shard_placement_fn", "ImportString", "MixedPrecisionPolicy", "FullyShardedDataParallel"),
     *("float8_e8m0fnu", "prepare_model", "pretrained_cfg", "RawModule"),
 }
