@@ -12,7 +12,7 @@ from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
-from taugrad.compressors.exchange.local_rounds import Agreed, on_host
+from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragments_of, on_host
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
 from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
@@ -162,8 +162,19 @@ class _Build:
         replicas, made = self._replicas(), list[WorkerInLockstep]()
         setting = self._setting(replicas[0])
         for group, replica in zip(self.groups, replicas, strict=True):
-            setting = replace(setting, rank=group.rank)
-            own = LocalWorker(group, setting, sites, replica, self.randomness, self.method, model, agreed)
+            local = LocalRounds(
+                group,
+                replace(setting, rank=group.rank),
+                fragments_of(setting.sizes, mode.fragments),
+                (self.method, mode.back),
+                mode,
+                mode.every,
+                agreed,
+                replica.parameters,
+                replica.model,
+                sites,
+            )
+            own = LocalWorker(group, local, model, replica, self.randomness)
             if mode.quorum is None:
                 made.append(LocalTraining(mode, own))
                 continue
@@ -171,9 +182,8 @@ class _Build:
             if schedule is None and group.carrier.waits:
                 made.append(FreeRounds(mode, own, Inbox(group.carrier), needed, self.decide or by_store()))
                 continue
-            drawn = Drawn(
-                schedule or RoundSchedule(), self.workers, needed, mode.every
-            )  # by default nobody is late
+            nobody_late = RoundSchedule()
+            drawn = Drawn(schedule or nobody_late, self.workers, needed, mode.every)
             made.append(ScheduledRounds(mode, own, drawn))
         return made
 

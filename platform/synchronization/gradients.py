@@ -10,6 +10,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.base import Pattern
+from taugrad.compressors.exchange.rounds import PendingRounds
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 
 from ..data.feeding import Batch
@@ -48,14 +49,28 @@ class GradientsInRounds(WorkerInLockstep):
 
     def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
         iteration = self.ledger.begin()
-        self._broadcast(self.model.buffers())
+        self._share_buffers(self.model)
         with self._randomness.of(self.rank):
             iteration.loss = self._replica.backward(batch)
         self._replica.prepare_own()
         pending = self._averaging.begin(self._taken_gradients(context))
-        mean = yield from self._agree(self._averaging, pending)
+        mean = yield from self._mean(pending)
         yield partial(self._step, mean, context)
         return iteration
+
+    def _share_buffers(self, model: nn.Module) -> None:
+        """Copies worker 0's to all workers."""
+        with self.ledger.waiting():
+            self._group.broadcast(list(model.buffers()))
+
+    def _mean(self, pending: PendingRounds) -> Coroutine[Tensor | None]:
+        """Ends an exchange; float32 [all elements], or None where the step is left out.
+
+        All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
+        """
+        mean, step = (yield from self._averaging.complete(pending)), self.ledger.now.step
+        step.blocked_s += pending.record.waited_s
+        return self._averaging.finish(mean, pending.record, step, self.ledger.traffic)
 
     def _step(self, mean: Tensor | None, context: StepContext) -> None:
         """The step of all workers along their mean gradient."""

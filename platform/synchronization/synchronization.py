@@ -1,17 +1,15 @@
 """The interface of the synchronization modes: how workers learn from a batch and stay in agreement."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from taugrad.compressors import Totals
-from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.lockstep import Coroutine, run
-from taugrad.compressors.exchange.rounds import PendingRounds
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 
 from ..data.batch_plan import Position
@@ -154,17 +152,3 @@ class WorkerInLockstep(OneWorker):
 
     def links(self) -> Links | None:
         return run(self.gathered_links())
-
-    def _agree(self, averaging: Averaging, pending: PendingRounds) -> Coroutine[Tensor | None]:
-        """Ends an exchange; float32 [all elements], or None where the step is left out.
-
-        All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
-        """
-        mean, step = (yield from averaging.complete(pending)), self.ledger.now.step
-        step.blocked_s += pending.record.waited_s
-        return averaging.finish(mean, pending.record, step, self.ledger.traffic)
-
-    def _broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Copies worker 0's tensors to all, in place."""
-        with self.ledger.waiting():
-            self._group.broadcast(list(tensors))

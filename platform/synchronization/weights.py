@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of
+from taugrad.compressors.exchange.local_rounds import FormerModel, LocalRounds
 from taugrad.compressors.exchange.lockstep import Coroutine
-from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.resizing import model_of, ranks_together
-from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of, copy_into, load_buffers
 from taugrad.compressors.exchange.worker_group import WorkerGroup
-from taugrad.compressors.methods import Method
 
 from ..data.feeding import Batch
 from ..replica.generators import Randomness
@@ -25,23 +22,16 @@ from .ledger import Iteration
 from .synchronization import StepContext, WorkerInLockstep
 
 
-@dataclass(frozen=True)
-class LocalWorker:
+class LocalWorker(NamedTuple):
     """A worker, and what it trains with."""
 
     group: WorkerGroup
-    setting: Setting
-    """The setting of all its parameters."""
-    sites: Sites | None
-    """For hierarchical."""
-    replica: Replica
-    randomness: Randomness
-    method: Method
-    """What is compressed with."""
+    local: LocalRounds
+    """Whose agreed weights are the model's own tensors, but with `sync.offload`."""
     model: nn.Module
     """For what all agreed on; simulated workers share it."""
-    agreed: Agreed
-    """Likewise; the model's own tensors, but with `sync.offload`."""
+    replica: Replica
+    randomness: Randomness
 
 
 class LocalTraining(WorkerInLockstep):
@@ -56,23 +46,11 @@ class LocalTraining(WorkerInLockstep):
 
     def __init__(self, sync: WeightsSync, worker: LocalWorker) -> None:
         """Takes charge of a worker."""
-        setting, replica = worker.setting, worker.replica
-        super().__init__(worker.group, sum(setting.sizes), self.notes)
-        self._sync, self._replica, self._randomness = sync, replica, worker.randomness
-        self.model, self._trained = worker.model, trained_of(worker.model)
-        self.local = LocalRounds(
-            worker.group,
-            setting,
-            fragments_of(setting.sizes, sync.fragments),
-            (worker.method, sync.back),
-            sync,
-            sync.every,
-            worker.agreed,
-            replica.parameters,
-            replica.model,
-            worker.sites,
-        )
-        self.ledger.traffic = self.local.traffic
+        self.local, self.model, self._replica = worker.local, worker.model, worker.replica
+        elements = sum(parameter.numel() for parameter in worker.replica.parameters)
+        super().__init__(worker.group, elements, self.notes)
+        self._sync, self._randomness, self._trained = sync, worker.randomness, trained_of(worker.model)
+        self.ledger.traffic = worker.local.traffic
 
     def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
         """See `Synchronization.iterate`. The loss is of the worker's own model."""

@@ -78,7 +78,7 @@ class HybridTraining(GradientsInRounds):
         step.elements += self._elements
         self._free_parameters()
         convolutional = self._parts.convolutional
-        self._broadcast(convolutional.buffers())
+        self._share_buffers(convolutional)
         self.worker.forget()
         exchange, traffic = self._exchange()
         alone = partial(self._randomness.of, self.rank)
@@ -86,7 +86,7 @@ class HybridTraining(GradientsInRounds):
         iteration.loss, buffers = computed.loss, computed.buffers
         pending = self._begin_convolutions(computed, context)
         del computed
-        mean = yield from self._agree(self._averaging, pending)
+        mean = yield from self._mean(pending)
         self.ledger.traffic.add(traffic)
         step.add(traffic.sums)
         step.exchange_s += exchange.exchange_s
