@@ -143,6 +143,16 @@ def test_raw_cannot_write_a_value_that_is_zero() -> None:
         messages.write(update, "raw")
 
 
+def test_symbols_that_threads_share_are_packed_alike() -> None:
+    k = 2**19 + 5  # shares have at least 2^18
+    symbols = np.random.default_rng(0).integers(0, 8, k, np.uint8)
+    one, other = (np.empty(packed_bytes(k, 3), np.uint8) for _ in range(2))
+    pack(symbols, 3, one)
+    pack(symbols, 3, other, threads=2)
+    assert one.tobytes() == other.tobytes()
+    assert np.array_equal(unpack(one, 3, k, threads=2), symbols)
+
+
 # What the kernels refuse of their callers; what readers refuse is in test_message.py.
 
 
