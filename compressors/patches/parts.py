@@ -135,13 +135,28 @@ class Part:
             total += int((_patterns(gather(self.memory, index)).astype(np.uint64) * keys).sum())
         return total % 2**64
 
+    def _views(self, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """Its elements in memory, without an order, and a checkpoint tensor's in the dtype of memory."""
+        sizes, begin = [axis.size for axis in self.axes], int(self.memory.storage_offset()) + self.begin
+        target = self.memory.as_strided(sizes, [axis.target for axis in self.axes], begin)
+        offset = int(whole.storage_offset()) + self.offset
+        source = whole.as_strided(sizes, [axis.source for axis in self.axes], offset)
+        return target, source.to(self.memory.dtype)
+
     def write(self, whole: Tensor) -> None:
-        """Writes the elements of a flattened checkpoint tensor, in any dtype, to memory."""
+        """Writes the elements of a flattened checkpoint tensor, of any dtype, to memory."""
+        if self.order is None:
+            target, source = self._views(whole)
+            target.copy_(source)
+            return
         for positions, index in self.elements():
             scatter(self.memory, index, whole[torch.from_numpy(positions)].to(self.memory.dtype))
 
     def equals(self, whole: Tensor) -> bool:
         """Whether memory has the bits of a flattened checkpoint tensor, converted to its dtype."""
+        if self.order is None:
+            target, source = self._views(whole)
+            return np.array_equal(_patterns(target.cpu()), _patterns(source))
         return all(
             np.array_equal(
                 _patterns(gather(self.memory, index)),
