@@ -228,17 +228,25 @@ class EngineReader(StreamReader):
     def _patches(self, plan: Sequence[Link]) -> list[DecodedPatch]:
         patches, digest = list[DecodedPatch](), self.digest
         for _, names in plan:
+            ahead, patch = self._ahead.pop(tuple(names), None), None
             try:
-                patch = self._ahead.pop(tuple(names), None) or _decode(self._store, names, self._threads)
-                require_fit(patch.rows, self._entries)
-                if patch.before != digest:
-                    raise PatchMismatch("", f"it is for digest {patch.before:016x}, not {digest:016x}")
-                self._require_tied(patch)
+                if ahead is not None:
+                    with suppress(PatchMismatch):  # the file may have been written again
+                        patch = self._fitting(ahead, digest)
+                patch = patch or self._fitting(_decode(self._store, names, self._threads), digest)
             except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
                 raise _Refused(names, problem) from None
             patches.append(patch)
             digest = patch.after.digest
         return patches
+
+    def _fitting(self, patch: DecodedPatch, digest: int) -> DecodedPatch:
+        """Returns a patch for weights of a digest; raises PatchMismatch for others."""
+        require_fit(patch.rows, self._entries)
+        if patch.before != digest:
+            raise PatchMismatch("", f"it is for digest {patch.before:016x}, not {digest:016x}")
+        self._require_tied(patch)
+        return patch
 
     def _require_tied(self, patch: DecodedPatch) -> None:
         """Raises PatchMismatch where tensors that have the same memory in the engine become different."""

@@ -1,6 +1,8 @@
 """Engines that follow a stream, with tensors fused, sharded, padded, converted or in another order."""
 
+import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -221,7 +223,19 @@ def test_an_update_that_fails_changes_nothing(ranks: int, fault: str, tmp_path: 
     if fault != "gone":
         assert group.update() == 2
         assert group.has(states[2])
+    else:
+        (tmp_path / f"away{ranks}").rename(place)
     group.verify()
+    ahead = Group(states[0], ranks)
+    ahead.follow(place, poll_s=0.001)
+    time.sleep(0.05)  # it may fetch what is wrong
+    path.write_bytes(good)
+    os.utime(path, (1, 1))  # another file than the one that was left out
+    for follower in (group, ahead):
+        assert follower.update() == 3
+        assert follower.has(states[3])
+    for engine in ahead.engines:
+        engine.reader.close()
 
 
 def test_what_changed_behind_the_readers_back_is_found_and_replaced(tmp_path: Path) -> None:
