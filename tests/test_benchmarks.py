@@ -81,7 +81,7 @@ TABLES = {
     "language": 3,
     "oland_raj": 3,
     "patches": 2,
-    "strom_speech": 3,
+    "strom_speech": 1,
     "synchronization": 2,
     "network_exchange": 2,
     "network_sites": 1,

@@ -162,6 +162,8 @@ def quantity(expression: str) -> Figure:
     known = {name: values_of(at["source"], at["rest"]) for name, at in addresses.items()}
     by_seed = [set(values) for values in known.values() if None not in values]
     seeds: set[int | None] = set.intersection(*by_seed) if by_seed else {None}
+    if not seeds:
+        raise NotMeasured(f"{expression!r}: its figures have no seed in common")
     names = iter(addresses)
     tree = ast.parse(_ADDRESS.sub(lambda _: next(names), expression), mode="eval").body
 

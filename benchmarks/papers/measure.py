@@ -1,19 +1,22 @@
 """Measures what docs/papers.md still lacks, case by case and seed by seed, into benchmarks/papers/records."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from taugrad.compressors.methods import read_config
-from taugrad.platform.models.convnets import alexnet
+from taugrad.compressors.methods.entropy import fixed_entropy, sample_size
+from taugrad.platform.models.convnets import alexnet, vgg16
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.spec.models import AlexNet
+from taugrad.platform.spec.models import AlexNet, Vgg16
 from taugrad.platform.spec.synchronization import GradientsSync, RealSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
@@ -27,16 +30,17 @@ from ..harness.in_process import Following, fit
 from ..harness.report import environment
 from ..harness.trainings import Cells, begin
 from ..platform.hybrid import Net
-from . import anoosheh, oland_raj, strom_speech, thresholds
+from . import anoosheh, counted, oland_raj, strom_speech, thresholds
 from .claims import RECORDS
+from .counted import Values, digits
 
-Values = Mapping[str, float]
-SEEDS = (1, 2, 3)
+SEEDS, MANY = (1, 2, 3), range(1, 11)
 RULES = {
-    "wgt": (0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
-    "bgt": (0.005, 0.01, 0.02, 0.05, 0.1, 0.2),
-    "qgt": (0.0001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    "wgt": (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 2),
+    "bgt": (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 2),
+    "qgt": (0.0001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.2, 0.5, 2),
 }
+"""Up to where accuracy falls."""
 PARAMETERS = {"ResNet-50": 25_583_592, "VGG16": 138_357_544, "Inception v4": 42_608_450}
 """Rae, section 2.6."""
 LINKS = ("10mbit", "100mbit", "1gbit", "10gbit")
@@ -54,6 +58,12 @@ METHODS: Mapping[str, RealSync] = {
 SAMPLE, BUCKET_BYTES = 1 << 22, 25 << 20
 """Elements of the gradient that methods are timed with, and DDP's buckets."""
 SGD, LAMB = {"kind": "sgd", "lr": 0.01, "weight_decay": 0}, {"kind": "lamb", "lr": 0.01}
+GROWTHS: Mapping[str, Mapping[str, Any]] = {
+    "constant": {"kind": "constant"},
+    "formula": {"kind": "adabatch", "form": "formula"},
+    "text": {"kind": "adabatch", "form": "text"},
+}
+RMS = "entropy(form='rms', floor=8) | huffman"
 GOAL = 0.93
 """The accuracy to which bytes are counted."""
 
@@ -66,30 +76,18 @@ class Part:
     seeds: Sequence[int | None] = SEEDS
 
 
-class Seen(Following):
-    """Keeps every evaluation with the bytes up to it, and a percentile of every layer's gradient."""
+class Percentiles(Following):
+    """Keeps a percentile of every layer's gradient."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.evaluations: list[tuple[float, int]] = []
         self.layers: dict[str, list[float]] = {}
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Notes an evaluation."""
-        super().evaluated(iteration, metrics)
-        self.evaluations.append((metrics[names.EVAL_ACCURACY], self.trainer.sync.totals.wire_bytes))
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Notes the 99th percentiles."""
         for name, _ in self.trainer.model.named_parameters():
             if (value := metrics.get(layer_metric(name, "grad_p99"))) is not None:
                 self.layers.setdefault(name, []).append(value)
-
-
-def digits(seed: int, compressor: str = "none", epochs: int = 4, **changed: Any) -> RunSpec:
-    """Caffe's LeNet on the small digits, otherwise as the benchmark of Anoosheh's paper trains."""
-    spec = anoosheh.spec_of(compressor, seed, epochs, 1).model_dump(mode="json")
-    return RunSpec.model_validate(spec | {"model": {"kind": "lenet"}, "data": {"kind": "digits"}} | changed)
 
 
 def nin(seed: int) -> RunSpec:
@@ -113,7 +111,7 @@ def accuracy(spec: RunSpec) -> Values:
 
 def rising(spec: RunSpec) -> Values:
     """In how many of the layers the gradient's 99th percentile is higher at the end than at the start."""
-    seen = Seen()
+    seen = Percentiles()
     often = spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"layer_interval": 5})})
     fit(often.model_dump_json(), seen)
     ratios = [
@@ -125,23 +123,31 @@ def rising(spec: RunSpec) -> Values:
 
 
 def best_threshold(images: int, seed: int) -> Values:
-    """BGT's threshold with the lowest test loss after as many steps, in the paper's sums over images."""
-    losses = {}
-    for tau in (0.025, 0.05, 0.1, 0.2, 0.4):
-        seen = Seen()
-        fields = training(anoosheh.NODES, anoosheh.NODES * images, SGD, epochs=images)
-        fit(digits(seed, f"bgt({tau})", **fields).model_dump_json(), seen)
-        losses[tau] = seen.last[names.EVAL_LOSS]
-    return {"best": images * min(losses, key=losses.__getitem__)}
+    """BGT's threshold with the lowest test loss after as many steps, in the paper's sums over images.
+
+    Thresholds are a factor of 1.41 apart; they go on until the best one has three on both sides.
+    """
+    losses: dict[int, float] = {}
+    best = -round(2 * math.log2(10 * (images / 2) ** 0.5))  # where an earlier search found it
+    while unknown := [power for power in range(best - 3, best + 4) if power not in losses]:
+        for power in unknown:
+            listener = Following()
+            fields = training(anoosheh.NODES, anoosheh.NODES * images, SGD, epochs=images)
+            fit(digits(seed, f"bgt({2 ** (power / 2)})", **fields).model_dump_json(), listener)
+            losses[power] = listener.last[names.EVAL_LOSS]
+        best = min(losses, key=losses.__getitem__)
+    return {"log2": math.log2(images) + best / 2}
 
 
-def bytes_to_goal(optimizer: Mapping[str, Any], growth: str, seed: int) -> Values:
-    """MB of gradients until GOAL; all of them where it is not reached."""
-    seen = Seen()
-    fields = training(4, 32, optimizer, batch_growth={"kind": growth})
-    fit(digits(seed, **fields).model_dump_json(), seen)
-    reached = [nbytes for value, nbytes in seen.evaluations if value >= GOAL]
-    return {"MB": (reached or [seen.evaluations[-1][1]])[0] / 1e6, "reached": float(bool(reached))}
+def bytes_to_goal(optimizer: Mapping[str, Any], growth: Mapping[str, Any], seed: int) -> Values:
+    """MB of gradients until GOAL, looked at every 3 steps; a training that does not get there is refused."""
+    listener, goal = Following(), {"evaluate_every": 3, "until": {"accuracy": GOAL}}
+    fields = training(4, 32, optimizer, batch_growth=growth, **goal)
+    fields["training"] |= {"epochs": 12}
+    trainer = fit(digits(seed, **fields).model_dump_json(), listener)
+    if listener.last[names.EVAL_ACCURACY] < GOAL:
+        raise ValueError(f"{optimizer}, {growth}, seed {seed}: did not reach {GOAL:.0%} in 12 epochs")
+    return {"MB": trainer.sync.totals.wire_bytes / 1e6}
 
 
 def step_on(model: str, method: str, link: str, _: None) -> Values:
@@ -179,9 +185,8 @@ def _sample_work(method: str) -> MethodWork:
     return _KNOWN[method]
 
 
-def shares(_: None) -> Values:
-    """What of AlexNet's parameters and multiplications is in its convolutions."""
-    model = alexnet(AlexNet(form="imagenet"), 3, 224, 224, 1000)
+def shares(model: nn.Sequential, _: None) -> Values:
+    """What of a network's parameters and multiplications is in its convolutions."""
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, 224, 224))
     flops = {str(name): total for name, total in counter.get_flop_counts()["Global"].items()}
@@ -196,23 +201,20 @@ def with_rate(times: int, rate: float, seed: int) -> Values:
     return accuracy(digits(seed, **training(1, 8 * times, optimizer)))
 
 
-def one_worker(seed: int) -> Values:
-    """Strom's baseline: one worker with a worker's batch and the same rates."""
-    size = strom_speech.FULL
+def speech(compressor: str, workers: int, net: strom_speech.Net, epochs: int, seed: int) -> Values:
+    """Strom's training, with epochs of 15 minutes; bytes as coded, and packed in 4 bytes an update."""
+    size = replace(strom_speech.FULL, minutes=15, epochs=epochs)
     strom_speech.speak(size)
-    spec = strom_speech.spec_of(size, strom_speech.SMALL, strom_speech.UNCOMPRESSED, seed)
-    return _speech(spec.model_copy(update={"workers": spec.workers.model_copy(update={"count": 1})}))
-
-
-def eight_workers(compressor: str, seed: int) -> Values:
-    """Eight of them."""
-    strom_speech.speak(strom_speech.FULL)
-    return _speech(strom_speech.spec_of(strom_speech.FULL, strom_speech.SMALL, compressor, seed))
-
-
-def _speech(spec: RunSpec) -> Values:
+    spec = strom_speech.spec_of(size, net, compressor, seed)
+    spec = spec.model_copy(update={"workers": spec.workers.model_copy(update={"count": workers})})
     values = strom_speech.train(spec.model_dump_json())
-    return values | {"accuracy": 100 * values["accuracy"]}
+    updates = 8 * values["bytes"] / values["bits"]
+    return values | {
+        "accuracy": 100 * values["accuracy"],
+        "updates": updates,
+        "density": 100 * updates / values["weights"],
+        "packed": values["weights"] / updates,
+    }
 
 
 def bits(compressor: str, seed: int, epochs: int = oland_raj.EPOCHS) -> Values:
@@ -223,23 +225,26 @@ def bits(compressor: str, seed: int, epochs: int = oland_raj.EPOCHS) -> Values:
 
 
 def sampled(seed: int) -> Values:
-    """By how many bits the entropy of 3% of a layer's weights misses that of all, at most, after 2 epochs."""
+    """By how many bits the entropy of a sample misses that of all of a layer's weights, after 2 epochs.
+
+    Bins lie between the layer's extremes, as in the paper's algorithm 1; the sample need not have them.
+    `entropy` takes 3% of a layer, or 256 of its weights where that is more: the values `trained`.
+    """
     listener = Following()
     fit(oland_raj.spec_of("none", seed, 2).model_dump_json(), listener)
-    rng, missed = np.random.default_rng(seed), []
-    for layer in [
-        parameter.detach().flatten()
-        for parameter in listener.trainer.model.parameters()
-        if parameter.ndim > 1
-    ]:
-        chosen = layer[rng.choice(layer.numel(), max(1, round(0.03 * layer.numel())), replace=False)]
-        within = torch.cat([chosen, layer.min().view(1), layer.max().view(1)])
-        missed.append(abs(oland_raj.entropy(within) - oland_raj.entropy(layer)))
-    return {f"layer {i}": value for i, value in enumerate(missed, start=1)}
+    rng, missed = np.random.default_rng(seed), {}
+    weights = [layer.detach().flatten() for layer in listener.trainer.model.parameters() if layer.ndim > 1]
+    for i, layer in enumerate(weights, start=1):
+        for name, count in (("layer", round(0.03 * len(layer))), ("trained", sample_size(len(layer), 0.03))):
+            chosen = layer[rng.choice(len(layer), count, replace=False)]
+            counts = torch.histc(chosen, 2**oland_raj.SAMPLE_BITS, float(layer.min()), float(layer.max()))
+            entropy = fixed_entropy(counts.long().numpy()) / 2**32
+            missed[f"{name} {i}"] = abs(entropy - oland_raj.entropy(layer))
+    return missed
 
 
-def _anoosheh(line: str, seed: int) -> Values:
-    return accuracy(digits(seed, line))
+def _anoosheh(line: str, data: str, epochs: int, seed: int) -> Values:
+    return accuracy(digits(seed, line, epochs, data={"kind": data}))
 
 
 LINES = ["none", *(f"{rule}({tau:g})" for rule, taus in RULES.items() for tau in taus)]
@@ -247,25 +252,47 @@ _TAUS = (thresholds.UNCOMPRESSED, *thresholds.TAUS)
 PAPERS: Mapping[str, Mapping[str, Part]] = {
     "anoosheh": {
         "layers": Part({"LeNet": lambda seed: rising(digits(seed)), "NiN": lambda seed: rising(nin(seed))}),
-        "thresholds": Part({line: partial(_anoosheh, line) for line in LINES}),
-        "images": Part({f"{images}": partial(best_threshold, images) for images in (2, 8)}),
+        "thresholds": Part({line: partial(_anoosheh, line, "digits", 4) for line in LINES}, range(1, 7)),
+        "mnist5k": Part({line: partial(_anoosheh, line, "mnist5k", 2) for line in LINES}, MANY),
+        "images": Part({f"{images}": partial(best_threshold, images) for images in (2, 4, 8, 16)}, MANY),
+        "nodes": Part({"LeNet": counted.nodes_are_a_batch}),
+        "costs": Part({"NiN": counted.time_of_thresholds}),
+        "memory": Part({"NiN": counted.memory_of_thresholds}, (None,)),
     },
     "strom": {
-        "workers": Part(
+        "gaps": Part({"normal values": counted.bits_at}, (None,)),
+        "merged": Part({"LeNet": counted.merged}, MANY),
+        "taus": Part(
             {
-                "one": one_worker,
-                "eight": partial(eight_workers, "none"),
-                "eight, tau 1": partial(eight_workers, strom_speech.line(1)),
+                "one": partial(speech, "none", 1, strom_speech.SMALL, 10),
+                **{
+                    f"{tau:g}": partial(speech, strom_speech.line(tau), 8, strom_speech.SMALL, 10)
+                    for tau in (0.06, 0.25, 1, 4, 2)
+                },
+                "whole": partial(speech, "wgt(0.25, reduction='sum')", 8, strom_speech.SMALL, 10),
+                "eight": partial(speech, "none", 8, strom_speech.SMALL, 10),
+            },
+            range(1, 7),
+        ),
+        "nets": Part(
+            {
+                f"{depth} x {width}": partial(
+                    speech, strom_speech.line(0.25), 8, strom_speech.Net(depth, width), 2
+                )
+                for depth, width in ((5, 128), (5, 256), (8, 256), (5, 512))
             }
-        )
+        ),
     },
     "oland_raj": {
+        "weights": Part({"l1": counted.weights}),
+        "rms": Part({line: partial(bits, line) for line in ("none", RMS)}),
         "sample": Part({"3%": sampled}),
         "grid": Part(
             {
                 f"M = {m}, c = {10 - m}": partial(bits, f"entropy(floor={10 - m}, sample_bits={m}) | huffman")
                 for m in (4, 5, 3, 6, 2)
             }
+            | {"M = 4, c = 5": partial(bits, "entropy(floor=5) | huffman")}
         ),
         "long": Part({"c = 5": partial(bits, "entropy(floor=5) | huffman", epochs=100)}, (1, 2)),
     },
@@ -279,18 +306,38 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
             },
             (None,),
         ),
+        "epoch": Part(
+            {
+                method: partial(step_on, "VGG16", method, "800mbit")
+                for method in ("none", "linear(bits=8)", "wgt(density(0.01)) | linear(bits=8)")
+            },
+            (None,),
+        ),
+        "populations": Part({"LeNet": counted.populations}, MANY),
+        "table": Part({"quantile(bits=8)": counted.table}, (None,)),
+        "outlier": Part({"7 in N(0.1, 0.55)": counted.outlier}, MANY),
+        "growth": Part({"AdaBatch": counted.batch_growth}, (None,)),
         "zeros": Part({"wgt(1e-05)": lambda seed: accuracy(digits(seed, "wgt(1e-05)", epochs=1))}),
         "batches": Part(
             {
-                f"{optimizer['kind']}, {growth}": partial(bytes_to_goal, optimizer, growth)
+                f"{optimizer['kind']}, {name}": partial(bytes_to_goal, optimizer, growth)
                 for optimizer in (SGD, LAMB)
-                for growth in ("constant", "adabatch")
+                for name, growth in GROWTHS.items()
             },
-            range(1, 7),
+            MANY,
         ),
     },
     "krizhevsky": {
-        "shares": Part({"AlexNet": shares}, (None,)),
+        "shares": Part(
+            {
+                "AlexNet": lambda _: shares(alexnet(AlexNet(form="imagenet"), 3, 224, 224, 1000), _),
+                "VGG16": lambda _: shares(vgg16(Vgg16(form="imagenet"), 3, 224, 224, 1000), _),
+            },
+            (None,),
+        ),
+        "schemes": Part({"LeNet": counted.schemes_are_sgd}),
+        "variable batch": Part({"LeNet": counted.variable_batch}, MANY),
+        "decay": Part({"SGD": counted.decay}, (None,)),
         "rates": Part(
             {
                 "k = 1": partial(with_rate, 1, 1),

@@ -1,4 +1,4 @@
-"""Strom's tables 3 and 4 on speech that `speech_data` makes: thresholds, also without waiting; nets.
+"""Strom's thresholds on speech that `speech_data` makes, without waiting (`measure` has his tables 3 and 4).
 
     python -m benchmarks.papers.strom_speech [--quick] [--write]
 
@@ -17,16 +17,12 @@ from taugrad.platform.tracking import names
 
 from ..harness.in_process import fit
 from ..harness.paired import interval
-from ..harness.report import Table, number, publish, read_options
+from ..harness.report import Table, publish, read_options
 from ..harness.trainings import BUILD, Trainings, kept_in
 from ..platform.asynchronous import Watching
 from .speech_data.__main__ import main as make_speech
 
 WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3
-TAUS = (0.5, 1.0, 2.0, 4.0, 6.0, 9.0)
-"""Against sums over a worker's frames, as Strom's."""
-TAU = 2.0
-"""With which nets of several sizes are compared."""
 UNCOMPRESSED = "none"
 BEHIND, DELAY = 8, (0.0, 1.0)
 """For workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
@@ -41,7 +37,6 @@ class Net:
 
 
 SMALL = Net(5, 256)
-NETS = (SMALL, Net(5, 128), Net(8, 256), Net(5, 512))
 
 INTRODUCTION = (
     "{minutes:g} minutes of speech by espeak-ng (docs/speech.md), windows of 17 frames of 20 features, 49 "
@@ -61,9 +56,7 @@ class Size:
     epochs: int
     seeds: int
     taus: tuple[float, ...]
-    unwaited: tuple[float, ...]
-    """Those of workers that do not wait."""
-    nets: tuple[Net, ...]
+    """Against sums over a worker's frames, as Strom's."""
 
     @property
     def folder(self) -> Path:
@@ -71,8 +64,8 @@ class Size:
         return BUILD / f"speech-{self.minutes:g}"
 
 
-FULL = Size(30, EPOCHS, SEEDS, TAUS, (1.0, 2.0, 4.0, 6.0), NETS)
-QUICK = Size(1, 1, 2, (TAU, 6.0), (TAU,), (Net(2, 16), Net(2, 32)))
+FULL = Size(30, EPOCHS, SEEDS, (1.0, 2.0, 4.0, 6.0))
+QUICK = Size(1, 1, 2, (6.0,))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,17 +73,12 @@ def main(arguments: Sequence[str]) -> int:
     options = read_options("papers.strom_speech", __doc__.partition("\n")[0], arguments)
     size = QUICK if options.quick else FULL
     speak(size)
-    trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, _work)
+    trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, lambda _: 1)
     trainings.train(all_specs(size))
     introduction = INTRODUCTION.format(
         minutes=size.minutes, epochs=size.epochs, workers=WORKERS, batch=LOCAL_BATCH, seeds=size.seeds
     )
-    publish(
-        "strom_speech",
-        options,
-        introduction,
-        [taus_table(size, trainings), unwaited_table(size, trainings), nets_table(size, trainings)],
-    )
+    publish("strom_speech", options, introduction, [unwaited_table(size, trainings)])
     return 0
 
 
@@ -101,24 +89,13 @@ def speak(size: Size) -> None:
 
 
 def all_specs(size: Size) -> list[RunSpec]:
-    """Every training of both tables."""
-    small = size.nets[0]
-    lines = [UNCOMPRESSED, *(line(tau) for tau in size.taus)]
-    seeds = range(1, size.seeds + 1)
-    by_tau = [spec_of(size, small, line, seed) for line in lines for seed in seeds]
-    unwaited = [
-        spec_of(size, small, line(tau), seed, ASYNC, growth)
-        for tau in size.unwaited
-        for seed in seeds
-        for growth in (AT_ONCE, STAGED)
+    """Every training, with waiting and without."""
+    return [
+        spec_of(size, SMALL, line(tau), seed, mode, growth)
+        for tau in size.taus
+        for seed in range(1, size.seeds + 1)
+        for mode, growth in ((ALLGATHER, AT_ONCE), (ASYNC, AT_ONCE), (ASYNC, STAGED))
     ]
-    by_net = [
-        spec_of(size, net, method, seed)
-        for net in size.nets[1:]
-        for method in (UNCOMPRESSED, line(TAU))
-        for seed in seeds
-    ]
-    return by_tau + unwaited + by_net
 
 
 def line(tau: float) -> str:
@@ -187,47 +164,10 @@ def train(text: str) -> dict[str, float]:
     }
 
 
-def _work(spec: RunSpec) -> float:
-    width, depth = getattr(spec.model, "width", 1), getattr(spec.model, "depth", 1)
-    return float(width * (340 + depth * width))
-
-
-def taus_table(size: Size, trainings: Trainings) -> Table:
-    """Table 3."""
-    small, seeds = size.nets[0], range(1, size.seeds + 1)
-    bare = [trainings.of(spec_of(size, small, UNCOMPRESSED, seed)) for seed in seeds]
-    rows = [("none", f"{_percent(bare):.2f}", "", "", "1.00x", "0.500x", "")]
-    for tau in size.taus:
-        runs = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
-        smaller = fmean(run["smaller"] for run in runs)
-        rows.append(
-            (
-                f"{tau:g}",
-                f"{_percent(runs):.2f}",
-                _points(runs, bare),
-                number(fmean(run["bytes"] for run in runs) / 1000),
-                f"{number(smaller)}x",
-                f"{number(smaller / 2)}x",
-                f"{fmean(run['bits'] for run in runs):.2f}",
-            )
-        )
-    columns = (
-        "tau",
-        "frame accuracy %",
-        "points more than none (95%)",
-        "kB a worker and mini-batch",
-        "than float32",
-        "than 16 bits",
-        "bits an update",
-    )
-    notes = ("The paper: 278x at tau = 2, 846x at 4, 1,770x at 6, 3,893x at 9; words are lost from 12 on.",)
-    return Table(f"Thresholds (table 3): {small.depth} hidden layers of {small.width}", columns, rows, notes)
-
-
 def unwaited_table(size: Size, trainings: Trainings) -> Table:
     """Table 3 with asynchronous updates, as the paper has them, beside workers that wait."""
-    small, seeds, rows = size.nets[0], range(1, size.seeds + 1), []
-    for tau in size.unwaited:
+    small, seeds, rows = SMALL, range(1, size.seeds + 1), []
+    for tau in size.taus:
         waited = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
         for start, growth in (("at once", AT_ONCE), ("in stages", STAGED)):
             runs = [trainings.of(spec_of(size, small, line(tau), seed, ASYNC, growth)) for seed in seeds]
@@ -261,41 +201,6 @@ def unwaited_table(size: Size, trainings: Trainings) -> Table:
     return Table(
         f"Without waiting (async): {small.depth} hidden layers of {small.width}", columns, rows, notes
     )
-
-
-def nets_table(size: Size, trainings: Trainings) -> Table:
-    """Table 4."""
-    seeds, rows = range(1, size.seeds + 1), []
-    for net in size.nets:
-        bare = [trainings.of(spec_of(size, net, UNCOMPRESSED, seed)) for seed in seeds]
-        runs = [trainings.of(spec_of(size, net, line(TAU), seed)) for seed in seeds]
-        smaller = fmean(run["smaller"] for run in runs)
-        rows.append(
-            (
-                f"{net.depth} layers of {net.width}",
-                f"{bare[0]['weights']:,.0f}",
-                f"{_percent(bare):.2f}",
-                f"{_percent(runs):.2f}",
-                _points(runs, bare),
-                number(fmean(run["bytes"] for run in runs) / 1000),
-                f"{number(smaller)}x",
-                f"{fmean(run['bits'] for run in runs):.2f}",
-            )
-        )
-    columns = (
-        "hidden",
-        "weights",
-        "frame accuracy %, none",
-        "with tau",
-        "points more than none (95%)",
-        "kB a worker and mini-batch",
-        "than float32",
-        "bits an update",
-    )
-    notes = (
-        "The paper: 846x with 14.6 million weights, 998x with 8 layers, 1,436x and 2,871x with wider ones.",
-    )
-    return Table(f"Sizes of the net (table 4), tau = {TAU:g}", columns, rows, notes)
 
 
 def _percent(runs: Sequence[Mapping[str, float]]) -> float:

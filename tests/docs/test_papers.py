@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 from benchmarks.harness import pages
-from benchmarks.papers import claims, measure, thresholds
+from benchmarks.papers import claims, counted, measure, thresholds
 
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """Of 95%, by degrees of freedom."""
@@ -178,6 +178,17 @@ def test_a_figure_that_is_not_there_is_named_with_its_claim():
     claim = {"claim": "A claim", "paper": "", "here": figure, "shows": [f"{figure} > 1"], "why": ""}
     with pytest.raises(LookupError, match=re.escape("A claim: 2026-11-23-strom_speech.md: no row '5'")):
         claims.row(claim)
+
+
+def test_what_is_counted_is_what_the_papers_formulas_say():
+    assert 512 <= counted.table(None)["bytes"] < 520  # 256 values of 16 bits a block (Rae, section 3.1)
+    growth = counted.batch_growth(None)
+    assert (growth["text, half"], growth["text, quarter"]) == (2, 4)
+    assert (growth["formula, half"], growth["formula, quarter"]) == (2, 8)
+    decay = counted.decay(None)
+    assert decay == {"scaled": pytest.approx(1, abs=1e-3), "unchanged": pytest.approx(8**-0.5, abs=1e-3)}
+    outlier = counted.outlier(1)
+    assert outlier["blocks"] < 1.1 < outlier["whole"]
 
 
 @pytest.mark.long
