@@ -24,7 +24,7 @@ def sent(runs: Sequence[RunHistory]) -> str:
     return _trends(
         [(run.name, run.metrics[names.COMM_FRACTION]) for run in runs if names.COMM_FRACTION in run.metrics],
         "Medians of the first and the last tenth of the iterations",
-        lambda value: f"{style.decimal(float(f'{100 * value:.2g}'))}%",
+        lambda value: f"{style.decimal(100 * value, 2)}%",
     )
 
 
@@ -61,7 +61,7 @@ def bits(runs: Sequence[RunHistory]) -> str:
         )
         if values > 0:
             (above if wire > values else below).append(
-                f"{run.name} ({style.decimal(float(f'{wire / values:.2g}'))} times)"
+                f"{run.name} ({style.decimal(wire / values, 2)} times)"
             )
     parts = []
     if above:
@@ -107,7 +107,7 @@ def seconds(groups: Sequence[Group]) -> str:
     ]
     if not ratios:
         return plain
-    low, high = (style.decimal(float(f"{end:.2g}")) for end in (min(ratios), max(ratios)))
+    low, high = (style.decimal(end, 2) for end in (min(ratios), max(ratios)))
     took = f"{low} times" if low == high else f"{low} to {high} times"
     return (
         f"On the machine that trained, whole runs took {took} as long as without compression, the first "

@@ -16,7 +16,7 @@ from taugrad.platform.tracking import names
 
 from . import metric_labels, style, ticks
 from .histories import MOST_POINTS, bucket_medians, thinned
-from .labelling import Label, label_ends, label_points
+from .labelling import LONGEST_NAME, Label, label_ends, label_points, shortened
 from .palette import GREY, rule_style
 from .runs import RunHistory
 
@@ -24,7 +24,6 @@ _LOG_RATIO = 10.0  # runs that differ by more than this need a logarithmic axis
 _NOISY = 0.03  # typical distance from the running median, as a part of it, that makes a line hard to follow
 _LONGEST_WINDOW = 101
 _LONG_MEDIANS = 300  # points of the running median of a run with more iterations than can be seen
-_LONGEST_NAME = 34
 _MB_PER_GB = 1000.0
 _FULL = 32.0  # bits of a parameter without compression
 BITS_METRICS = (names.EPOCH_BITS_PER_PARAM, names.EPOCH_VALUE_BITS_PER_PARAM, names.EPOCH)
@@ -49,10 +48,7 @@ def fraction_per_iteration(runs: Sequence[RunHistory], page: style.Page = style.
         "elements sent by a worker, %",
         page,
     )
-    first = min(int(line.steps[0]) for line in lines)
-    last = max(int(line.steps[-1]) for line in lines)
-    axes.set_xlim(first, max(last, first + 1))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.decimal(value)))
+    style.iterations(axes, [line.steps for line in lines])
     _fraction_axis(axes, lines)
     labels = [line.draw(axes) for line in lines]
     if not any(line.run.is_baseline for line in lines):
@@ -91,7 +87,7 @@ def value_against_mb(runs: Sequence[RunHistory], page: style.Page = style.WIDE) 
     for point in points:
         point.draw(axes)
     label_points(
-        axes, [point.label(_LONGEST_NAME // 2 if page.is_narrow else _LONGEST_NAME) for point in points]
+        axes, [point.label(LONGEST_NAME // 2 if page.is_narrow else LONGEST_NAME) for point in points]
     )
     return figure
 
@@ -129,7 +125,7 @@ def bits_per_epoch(runs: Sequence[RunHistory], page: style.Page = style.WIDE) ->
             if points:
                 xs, ys = [epoch for epoch, _ in points], [bits for _, bits in points]
                 axes.plot(xs, ys, color=color, linewidth=width, marker="o", markersize=1.5 + width)
-                mean = style.decimal(float(f"{sum(ys) / len(ys):.2g}"))
+                mean = style.decimal(sum(ys) / len(ys), 2)
                 middle = len(points) // 2
                 ends.append(Label(xs[middle], ys[middle], f"{word}, mean {mean}", color))
         label_points(axes, ends, size=style.SMALL_SIZE)
@@ -190,7 +186,7 @@ class _Fractions:
         if self.window:
             axes.plot(self.steps, self.percent, color=color, linewidth=0.7, alpha=0.3)
         axes.plot(self.smooth_steps, self.smooth, color=color, linewidth=1.6)
-        text = f"{shortened(self.run.name)}\n{_percent(self.mean)} overall"
+        text = f"{shortened(self.run.name)}\n{style.decimal(self.mean, 2)}% overall"
         # A line that ends at nothing, or at NaN, is labelled at the axis' lower end.
         end = float(np.clip(np.nan_to_num(self.smooth[-1]), *axes.get_ylim()))
         return Label(float(self.steps[-1]), end, text, color)
@@ -263,8 +259,8 @@ def _fraction_title(lines: Sequence[_Fractions]) -> str:
         return "Without compression every element is sent"
     if len(compressed) == 1:
         only = compressed[0]
-        return f"{shortened(only.run.name)} sends {_percent(only.mean)} of the gradient's elements"
-    low, high = _percent(compressed[0].mean), _percent(compressed[-1].mean)
+        return f"{shortened(only.run.name)} sends {style.decimal(only.mean, 2)}% of the gradient's elements"
+    low, high = (f"{style.decimal(line.mean, 2)}%" for line in (compressed[0], compressed[-1]))
     if low == high:
         return f"The compressed runs send {low} of the gradient's elements"
     return f"The compressed runs send {low} to {high} of the gradient's elements"
@@ -281,7 +277,7 @@ def _title(points: Sequence[_Point]) -> str:
     if baseline is None:
         reached = metric_labels.brief(metric, least.value)
         return f"{name} sends least, {style.decimal(least.wire_mb)} MB, and reaches {reached}"
-    ratio = style.decimal(float(f"{baseline.wire_mb / least.wire_mb:.3g}"))
+    ratio = style.decimal(baseline.wire_mb / least.wire_mb, 3)
     least_value, baseline_value = (metric_labels.brief(metric, point.value) for point in (least, baseline))
     reached = f"{least_value} {metric.label} against {baseline_value}"
     return f"{name} sends {ratio} times less than the baseline: {reached}"
@@ -292,19 +288,6 @@ def _running_median(values: NDArray[np.float64], window: int) -> NDArray[np.floa
     padded = np.pad(values, window // 2, mode="reflect")
     medians: NDArray[np.float64] = np.median(np.lib.stride_tricks.sliding_window_view(padded, window), axis=1)
     return medians
-
-
-def _percent(value: float) -> str:
-    """Two significant digits."""
-    return f"{style.decimal(float(f'{value:.2g}'))}%"
-
-
-def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
-    """A name that fits in a label; its end stays, because that is where names differ."""
-    if len(name) <= longest:
-        return name
-    half = longest // 2
-    return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _by_epoch(run: RunHistory, metric: str) -> list[tuple[float, float]]:

@@ -13,6 +13,7 @@ from taugrad.platform.tracking import names
 from . import captions, figures, gradients, link, style, sweeps, verdict
 from . import timelines as timelines_of
 from .groups import Group
+from .metric_labels import titled
 from .runs import RunHistory
 from .search_figures import search_front, value_by_dimension
 from .searches import SearchRuns
@@ -99,7 +100,7 @@ def _pictures(
     of_shown = tuple(run.run_id for run in shown)
     chosen = {run.run_id for run in shown}
     metric = groups[0].metric
-    reached = metric.label[0].upper() + metric.label[1:]
+    reached = titled(metric.label)
     shown_groups = [group for group in groups if any(run.run_id in chosen for run in group.runs)]
     if len(groups) > 1:  # one setting would be a dot in an empty frame; the page says so
         yield Picture(

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import LayerQuantity, layer_metric
 
-from . import style, ticks
-from .figures import shortened
+from . import style
 from .histories import History, bucket_medians, thinned
-from .labelling import Label, label_ends
+from .labelling import Label, label_ends, shortened
 from .palette import GREY, rule_style
 from .runs import RunHistory
 
@@ -80,7 +79,7 @@ def gradient_percentiles(run: RunHistory, page: style.Page = style.WIDE) -> Figu
     low, high = float(np.percentile(positive, 2)), float(positive.max())
     style.log_axis(panels[0].yaxis, low / 2, max(high * 2, low * 4), "", most=5)
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: style.power(value)))
-    _iterations(panels[0], drawn)
+    style.iterations(panels[0], [steps for steps, _ in drawn])
     for axes, layer in zip(panels, layers, strict=True):
         for quantity, _, color in PERCENTILES:
             steps, values = thinned(run.metrics[layer_metric(layer, quantity)])
@@ -110,7 +109,7 @@ def zeros_by_layer(run: RunHistory, page: style.Page = style.WIDE) -> Figure:
         "elements that are exactly zero, %",
         page,
     )
-    _iterations(axes, list(zeros.values()))
+    style.iterations(axes, [steps for steps, _ in zeros.values()])
     _percent_axis(axes, max(float(np.nanmax(values)) for _, values in zeros.values()))
     longest = 14 if page.is_narrow else 30
     labels, without = [], [layer for layer, (_, values) in zeros.items() if np.nanmax(values) < _FEW_ZEROS]
@@ -146,7 +145,7 @@ def kept_back(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -> Figu
         page,
     )
     histories = [_first_epoch(run) for run in drawn]
-    _iterations(axes, histories)
+    style.iterations(axes, [steps for steps, _ in histories])
     _percent_axis(axes, 1.0)
     labels = []
     for run, history in zip(drawn, histories, strict=True):
@@ -186,14 +185,6 @@ def _first_epoch(run: RunHistory) -> History:
 
 def _is_sparse(run: RunHistory) -> bool:
     return bool((run.metrics[names.COMM_FRACTION][1] < 1).any())
-
-
-def _iterations(axes: Axes, histories: Sequence[History]) -> None:
-    first = min(int(steps[0]) for steps, _ in histories)
-    last = max(int(steps[-1]) for steps, _ in histories)
-    axes.set_xlim(first, max(last, first + 1))
-    axes.xaxis.set_major_locator(ticks.linear(5, style.TICK_SIZE, whole=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.decimal(value)))
 
 
 def _percent_axis(axes: Axes, highest: float) -> None:

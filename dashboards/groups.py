@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from taugrad.platform.tasks.claims import half_interval
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 
-from .runs import RunHistory
+from .runs import RunHistory, number
 
 _NOT_COMPUTATION = (
     "name", "seed", "experiment", "storage", "paper", "tracking.", "checkpoint.", "publish.",
@@ -35,7 +36,6 @@ _WORDS_ALONE = ("metric", "simulated")  # no params
 _MOST_WORDS = 5
 SIXTEEN_BITS = 0.5
 """The bytes of a 16-bit exchange over those of float32."""
-_CONFIDENCE = 0.95
 _FEWEST = 3  # seeds for an interval: with two it is twelve times their distance
 
 
@@ -106,11 +106,7 @@ class Group:
 
     def param(self, name: str) -> float | None:
         """A param that is a number."""
-        text = self.runs[0].params.get(name)
-        try:
-            return None if text is None else float(text)
-        except ValueError:
-            return None
+        return number(self.runs[0].params.get(name))
 
     def by_seed(self, metric: str, factor: float = 1.0) -> dict[str, float]:
         """A metric's last finite values by seed, times a factor; of several runs of one seed their mean."""
@@ -148,10 +144,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean = float(np.mean(values))
     if len(values) < _FEWEST:
         return Estimate(mean, min(values), max(values), len(values))
-    from scipy.special import stdtrit  # noqa: PLC0415 - `scipy.stats` would take a second to import
-
-    quantile = float(stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2))
-    half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = half_interval(values)
     return Estimate(mean, mean - half, mean + half, len(values))
 
 
@@ -307,10 +300,8 @@ def setting(run: RunHistory) -> str:
 
 
 def _tidy(text: str) -> str:
-    try:
-        return f"{float(text):.4g}"
-    except ValueError:
-        return text
+    value = number(text)
+    return text if value is None else f"{value:.4g}"
 
 
 def _computation(run: RunHistory) -> tuple[tuple[str, str], ...]:

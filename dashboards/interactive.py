@@ -46,14 +46,14 @@ def charts(runs: Sequence[RunHistory]) -> "list[tuple[str, Figure]]":
     metrics = metric_labels.common(run.metric for run in runs)
     by_metric = {metric: [run for run in runs if run.metric == metric] for metric in metrics}
     drawn = [
-        (f"{_titled(metric.label)} against bytes", _front(judged, metric))
+        (f"{metric_labels.titled(metric.label)} against bytes", _front(judged, metric))
         for metric, judged in by_metric.items()
     ]
     for metric, title, unit, factor, log in CURVES:
         drawn.append((f"{title}, {unit}", _lines(runs, metric, unit, factor, log=log)))
     for judged_by, judged in by_metric.items():
         figure = _lines(judged, names.eval_metric(judged_by.name), judged_by.unit, judged_by.scale, log=False)
-        drawn.append((_titled(metric_labels.axis_label(judged_by)), figure))
+        drawn.append((metric_labels.titled(metric_labels.axis_label(judged_by)), figure))
     return [(title, figure) for title, figure in drawn if figure.data]
 
 
@@ -105,10 +105,6 @@ def page(title: str, drawn: "Sequence[tuple[str, Figure]]") -> str:
         f"<h1>{html.escape(title)}</h1><p>Hover for values; drag to zoom; double click to go back; "
         "click a name to hide a run.</p>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
-
-
-def _titled(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _front(runs: Sequence[RunHistory], metric: Metric) -> "Figure":

@@ -19,6 +19,9 @@ _PADDING = 2.0  # pixels that labels keep from each other
 _MARKER = 5.0  # points that a marker reaches from its middle
 _STRIDE = 3.0  # pixels between the samples of a line that labels keep clear of
 
+LONGEST_NAME = 34
+"""Characters of a name in a label."""
+
 _Corners: TypeAlias = tuple[float, float, float, float]
 """A box: left, lower, right, upper, in pixels."""
 
@@ -240,3 +243,11 @@ def _overlaps(box: Bbox, boxes: NDArray[np.float64]) -> float:
 def _outside(box: Bbox, frame: Bbox) -> float:
     """The area of a box that lies outside a frame."""
     return float(box.width * box.height) - _overlaps(box, np.array([_corners(frame)]))
+
+
+def shortened(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name that fits in a label; its end stays, because that is where names differ."""
+    if len(name) <= longest:
+        return name
+    half = longest // 2
+    return f"{name[: half - 1]}…{name[-half:]}"

@@ -1,9 +1,8 @@
 """Theoretical times to send a gradient over links of different rates (Rae's figure 1b)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -16,42 +15,30 @@ from .groups import Group
 from .labelling import Label, label_ends
 from .palette import rule_style
 
-
-class Model(NamedTuple):
-    """A well-known model."""
-
-    name: str
-    parameters: int
-
-
-MODELS = (
-    Model("ResNet-18", 11_689_512),
-    Model("ResNet-50", 25_557_032),
-    Model("Inception v4", 42_679_816),
-    Model("BERT base", 109_482_240),
-    Model("VGG-16", 138_357_544),
-    Model("Llama 3 8B", 8_030_261_248),
-)
+MODELS = {
+    "ResNet-18": 11_689_512,
+    "ResNet-50": 25_557_032,
+    "Inception v4": 42_679_816,
+    "BERT base": 109_482_240,
+    "VGG-16": 138_357_544,
+    "Llama 3 8B": 8_030_261_248,
+}
 """Parameters as torchvision, timm and transformers count them; Rae's three are among them."""
 
 BANDWIDTHS = (10e6, 100e9)
 """Bits a second: from a home's uplink to a data centre's network."""
 
+_RATES = {"Gbit/s": 1e9, "Mbit/s": 1e6, "bit/s": 1.0}
 _BYTES = 4  # a parameter's gradient in float32
 _TICKS = (*(float(f"1e{e}") for e in range(-9, 2)), 60.0, 600.0, 3600.0, 36000.0)
 _SHADES = ("#B8B8B8", "#9A9A9A", "#7D7D7D", "#606060", "#444444", "#1E1E1E")
 
 
-def send_time(bits: float, bandwidth: float) -> float:
-    """Seconds to send a number of bits over a link with a rate in bits per second, without latency."""
-    return bits / bandwidth
-
-
 def send_time_by_model(page: style.Page = style.WIDE) -> Figure:
     """Theoretical time to send a whole gradient, by model and bandwidth (Rae's figure 1b)."""
     lines = [
-        (model.name, 8.0 * _BYTES * model.parameters, color)
-        for model, color in zip(MODELS, _SHADES, strict=True)
+        (name, 8.0 * _BYTES * parameters, color)
+        for (name, parameters), color in zip(MODELS.items(), _SHADES, strict=True)
     ]
     return _times("How long one gradient takes on the wire, without compression", lines, page)
 
@@ -94,8 +81,10 @@ def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page
     )
     bandwidths = np.geomspace(*BANDWIDTHS, 60)
     style.log_axis(axes.xaxis, *BANDWIDTHS, "")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
-    times = [send_time(bits, bandwidth) for _, bits, _ in lines for bandwidth in BANDWIDTHS]
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: _in_units(value, _RATES).replace(" ", "\n"))
+    )
+    times = [bits / bandwidth for _, bits, _ in lines for bandwidth in BANDWIDTHS]
     style.log_axis(axes.yaxis, min(times) / 1.5, max(times) * 1.5, "")
     shown = [tick for tick in _TICKS if min(times) / 1.5 <= tick <= max(times) * 1.5]
     axes.yaxis.set_major_locator(ticks.fixed(shown, style.TICK_SIZE))
@@ -103,7 +92,7 @@ def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page
     for _, bits, color in lines:
         axes.plot(bandwidths, bits / bandwidths, color=color, linewidth=1.6)
     axes.xaxis.set_major_locator(ticks.fixed([10e6, 100e6, 1e9, 10e9, 100e9], style.TICK_SIZE))
-    ends = [Label(BANDWIDTHS[1], send_time(bits, BANDWIDTHS[1]), f"{name}\n{size(bits / 8)}", color)
+    ends = [Label(BANDWIDTHS[1], bits / BANDWIDTHS[1], f"{name}\n{size(bits / 8)}", color)
             for name, bits, color in lines]  # fmt: skip
     label_ends(axes, ends)
     return figure
@@ -111,22 +100,15 @@ def _times(title: str, lines: Sequence[tuple[str, float, str]], page: style.Page
 
 def seconds(value: float) -> str:
     """A time as text: `3 ms`, `2 min`."""
-    for unit, name in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= unit * 0.9999:
-            return f"{style.decimal(value / unit)} {name}"
-    return f"{style.decimal(value / 1e-9)} ns"
+    return _in_units(value, {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9})
 
 
 def size(count: float) -> str:
     """Bytes as text, in powers of 1000: `1.7 MB`."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{style.decimal(count / unit)} {name}"
-    return f"{style.decimal(math.ceil(count))} bytes"
+    return _in_units(math.ceil(count), {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1})
 
 
-def _rate(value: float) -> str:
-    for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s")):
-        if value >= unit * 0.9999:
-            return f"{style.decimal(value / unit)}\n{name}"
-    return f"{style.decimal(value)} bit/s"
+def _in_units(value: float, units: Mapping[str, float]) -> str:
+    """A number in the largest unit of which it has one, or in the last."""
+    name, unit = next((pair for pair in units.items() if value >= pair[1] * 0.9999), [*units.items()][-1])
+    return f"{style.decimal(value / unit)} {name}"

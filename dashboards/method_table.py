@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from taugrad.platform.tasks.claims import Difference
@@ -12,56 +11,64 @@ from taugrad.platform.tracking import names
 
 from . import verdict
 from .groups import SIXTEEN_BITS, Comparison, Estimate, Group, baseline
-from .table import MISSING, in_csv, in_markdown, markdown_table, significant
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """One setting of a method; None where its runs did not log it. 1 GB = 1e9 bytes."""
-
-    method: str
-    setting: str
-    """The threshold, floor, density, rank or bits."""
-    seeds: int
-    value: Estimate | None
-    """The metric, in its displayed unit."""
-    change: Difference | None
-    """Against the runs without compression."""
-    paper_gb: Estimate | None
-    """As the papers count: value bits only."""
-    accuracy_per_gb: Estimate | None
-    """The papers' Ratio: percent over paper GB; of accuracies only."""
-    wire_gb: Estimate | None
-    compression: Estimate | None
-    """Baseline bytes (float32) over wire bytes."""
-    compression_16: Estimate | None
-    """Bytes of a 16-bit exchange over wire bytes."""
-    seconds: Estimate | None
-    run_ids: tuple[str, ...]
+from .table import MISSING, in_csv, in_markdown, markdown_table, significant, times
 
 
 class Column(NamedTuple):
-    """A column after method and setting."""
+    """A column after method and setting. 1 GB = 1e9 bytes."""
 
-    field: str
     heading: str
     csv_heading: str
+    of: Callable[[Group], Estimate | None]
+    """None where a group's runs did not log it."""
     write: Callable[[float], str]
+    has_spread: bool = False
+    """Whether half of the interval follows, where there are several seeds."""
+
+    def cell(self, group: Group) -> str:
+        """The text of a group's cell."""
+        value = self.of(group)
+        if value is None:
+            return MISSING
+        spread = f" ± {self.write(value.spread)}" if self.has_spread and value.count > 1 else ""
+        return self.write(value.mean) + spread
 
 
 def columns(metric: Metric) -> list[Column]:
-    """The columns of settings that are judged by a metric."""
+    """The columns of settings that are judged by a metric; the first one has its values.
+
+    `GB (values)` are bytes as the papers count them, `%/GB` is the papers' Ratio. Bytes are `times smaller`
+    than those of the baseline, in float32.
+    """
     heading = f"{metric.label} {metric.unit}".rstrip()
-    all_columns = [
-        Column("value", heading, metric.column, f"{{:.{metric.digits}f}}".format),
-        Column("paper_gb", "GB (values)", "paper_gb", significant),
-        Column("accuracy_per_gb", "%/GB", "accuracy_percent_per_paper_gb", significant),
-        Column("wire_gb", "GB (wire)", "wire_gb", significant),
-        Column("compression", "times smaller", "compression_ratio", _times),
-        Column("compression_16", "than 16 bits", "compression_ratio_16_bits", _times),
-        Column("seconds", "seconds", "seconds", significant),
+    written = f"{{:.{metric.digits}f}}".format
+    per_gb = Column("%/GB", "accuracy_percent_per_paper_gb", _of(names.TOTAL_ACCURACY_PER_GB), significant)
+    return [
+        Column(heading, metric.column, lambda group: group.value, written, has_spread=True),
+        Column("GB (values)", "paper_gb", _of(names.TOTAL_PAPER_GB), significant),
+        *([per_gb] if metric == ACCURACY else []),
+        Column("GB (wire)", "wire_gb", _of(names.TOTAL_WIRE_GB), significant),
+        Column("times smaller", "compression_ratio", lambda group: group.compression, times),
+        Column("than 16 bits", "compression_ratio_16_bits", _sixteen_bits, times),
+        Column("seconds", "seconds", _of(names.TOTAL_SECONDS), significant),
     ]
-    return [column for column in all_columns if metric == ACCURACY or column.field != "accuracy_per_gb"]
+
+
+def _of(metric: str) -> Callable[[Group], Estimate | None]:
+    return lambda group: group.estimate(metric)
+
+
+def _sixteen_bits(group: Group) -> Estimate | None:
+    """Bytes of a 16-bit exchange over wire bytes."""
+    if (ratio := group.compression) is None:
+        return None
+    mean, low, high = (SIXTEEN_BITS * value for value in (ratio.mean, ratio.low, ratio.high))
+    return Estimate(mean, low, high, ratio.count)
+
+
+def texts_of(group: Group) -> tuple[str, str]:
+    """Method and setting: the threshold, floor, density, rank or bits."""
+    return group.rule, group.setting or ("" if group.is_baseline else group.name)
 
 
 def change_heading(metric: Metric) -> str:
@@ -69,51 +76,7 @@ def change_heading(metric: Metric) -> str:
     return f"{metric.difference_unit or 'change'} (95% interval)"
 
 
-def _times(value: float) -> str:
-    return f"{significant(value)}x"
-
-
 _WIDE = 200.0  # units of the last digit, from which on an interval is written with a digit less
-
-
-def method_rows(groups: Sequence[Group]) -> list[MethodRow]:
-    """One row for each setting, in the order of the groups."""
-    reference = baseline(groups)
-    return [
-        MethodRow(
-            method=group.rule,
-            setting=group.setting or ("" if group.is_baseline else group.name),
-            seeds=len(group.values),
-            value=group.value,
-            change=verdict.change(group, reference),
-            paper_gb=group.estimate(names.TOTAL_PAPER_GB),
-            accuracy_per_gb=group.estimate(names.TOTAL_ACCURACY_PER_GB) if group.metric == ACCURACY else None,
-            wire_gb=group.estimate(names.TOTAL_WIRE_GB),
-            compression=group.compression,
-            compression_16=_halved(group.compression),
-            seconds=group.estimate(names.TOTAL_SECONDS),
-            run_ids=tuple(run.run_id for run in group.runs),
-        )
-        for group in groups
-    ]
-
-
-def _halved(ratio: Estimate | None) -> Estimate | None:
-    if ratio is None:
-        return None
-    mean, low, high = (SIXTEEN_BITS * value for value in (ratio.mean, ratio.low, ratio.high))
-    return Estimate(mean, low, high, ratio.count)
-
-
-def cell(row: MethodRow, column: Column) -> str:
-    """The text of a cell: the mean, with ± half of the interval if there are several seeds."""
-    value: Estimate | None = getattr(row, column.field)
-    if value is None:
-        return MISSING
-    text = column.write(value.mean)
-    if value.count > 1 and column.field == "value":
-        text += f" ± {column.write(value.spread)}"
-    return text
 
 
 def signed(change: float, decimals: int) -> str:
@@ -145,9 +108,15 @@ def methods_to_markdown(found: Sequence[Comparison], metric: Metric) -> str:
     headings = ["method", "threshold", "seeds", *(column.heading for column in shown), change_heading(metric)]
     tables = []
     for comparison in found:
+        reference = baseline(comparison.groups)
         cells = (
-            [row.method, row.setting, str(row.seeds), *(cell(row, c) for c in shown), change_cell(row.change)]
-            for row in method_rows(comparison.groups)
+            [
+                *texts_of(group),
+                str(len(group.values)),
+                *(column.cell(group) for column in shown),
+                change_cell(verdict.change(group, reference)),
+            ]
+            for group in comparison.groups
         )
         heading = f"## {in_markdown(comparison.name)}\n\n" if comparison.name else ""
         tables.append(heading + markdown_table(headings, cells, texts=2))
@@ -173,11 +142,11 @@ def methods_to_csv(found: Sequence[Comparison], metric: Metric) -> str:
     ends += [f"{moved_by}{end}" for end in ("", "_low", "_high")]
     writer.writerow(["method", "threshold", "seeds", *map(in_csv, ends), "runs", "group"])
     for comparison in found:
-        for row in method_rows(comparison.groups):
-            values: list[str] = []
-            for column in shown:
-                values += _ends(getattr(row, column.field))
-            values += _ends(row.change)
-            texts = in_csv(row.method), in_csv(row.setting), row.seeds
-            writer.writerow([*texts, *values, " ".join(row.run_ids), in_csv(comparison.name)])
+        reference = baseline(comparison.groups)
+        for group in comparison.groups:
+            found_values = [*(column.of(group) for column in shown), verdict.change(group, reference)]
+            values = [text for value in found_values for text in _ends(value)]
+            texts = [*map(in_csv, texts_of(group)), len(group.values)]
+            run_ids = " ".join(run.run_id for run in group.runs)
+            writer.writerow([*texts, *values, run_ids, in_csv(comparison.name)])
     return text.getvalue()

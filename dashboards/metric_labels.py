@@ -25,6 +25,11 @@ def common(metrics: Iterable[Metric]) -> list[Metric]:
     return [metric for metric, _ in Counter(metrics).most_common()]
 
 
+def titled(text: str) -> str:
+    """A text as a heading: with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
 def tested(metric: Metric) -> str:
     """`test accuracy`, `test loss`."""
     return metric.label if metric.label.startswith("test ") else f"test {metric.label}"

@@ -24,7 +24,7 @@ from . import views
 from .groups import Group, baseline, by_setting, comparisons, goodness, rules, varied
 from .metric_labels import common, metric_of
 from .palette import OTHER_BASELINE, RUN_COLOR, STOPPED, pale, rule_style
-from .runs import RunHistory, all_runs, compared_runs
+from .runs import RunHistory, all_runs, compared_runs, number
 from .searches import SearchRuns, searches
 from .serving import mlflow_server
 from .shared_view import ViewTooLong, unknown_version, view_url, write_view
@@ -68,16 +68,19 @@ def dashboard(experiment: str, *, serve: bool = False, only: str = "") -> int:
     Raises:
         SpecError: the experiment does not exist, or MLflow does not understand the filter.
     """
+    import mlflow  # noqa: PLC0415 - takes two seconds
+
     console = open_console()
     with going_on(console, "reading the runs and writing the views"):
         client = answering_client(writes=False)
         experiment_id = find_experiment(client, experiment)
-        notice = unknown_version(_version())
+        notice = unknown_version(mlflow.__version__)
         written = prepare(client, experiment_id, only)
     if notice:
         print(notice)
     uri = client.tracking_uri
-    if serve and not _is_server(uri):
+    is_server = uri.startswith(("http://", "https://"))
+    if serve and not is_server:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="taugrad-"))
             with going_on(console, "starting MLflow's server"):
@@ -85,13 +88,13 @@ def dashboard(experiment: str, *, serve: bool = False, only: str = "") -> int:
             _tell(written, server.url, experiment_id)
             print("Ctrl-C ends the server.", flush=True)
             threading.Event().wait()
-    if not _is_server(uri):
+    if not is_server:
         print(
             f"Start MLflow:\n  mlflow server --backend-store-uri {shlex.quote(masked(uri))} "
             "--host 127.0.0.1 --port 5000"
         )
         print("or let this command do so with --serve. Then open:")
-    _tell(written, without_login(uri) if _is_server(uri) else LOCAL_SERVER, experiment_id)
+    _tell(written, without_login(uri) if is_server else LOCAL_SERVER, experiment_id)
     return OK
 
 
@@ -125,7 +128,7 @@ def prepare(client: "MlflowClient", experiment_id: str, only: str = "") -> list[
         params,
         metrics,
         judged,
-        search_filter=_filter(only, marked=shown < len(trained)),
+        search_filter=f"tags.`{names.TAG_VIEW}` = '{views.MARK}'" if shown < len(trained) else only,
         alone=len(trained) == 1,
         varied=varied(compared),
     )
@@ -151,11 +154,6 @@ def _mark(client: "MlflowClient", runs: "Sequence[Run]") -> int:
         else:
             client.delete_tag(run.info.run_id, names.TAG_VIEW)
     return len(shown)
-
-
-def _filter(only: str, *, marked: bool) -> str:
-    """MLflow's filter of the runs that the comparison shows."""
-    return f"tags.`{names.TAG_VIEW}` = '{views.MARK}'" if marked else only
 
 
 def _other_baseline(run: "Run", reference: Group | None) -> str | None:
@@ -201,16 +199,6 @@ def _tell(written: Sequence[View], server: str, experiment_id: str) -> None:
         print(f"  as a table: {view_url(server, experiment_id, view.key, table=True)}", flush=True)
 
 
-def _is_server(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
-
-
-def _version() -> str:
-    import mlflow  # noqa: PLC0415 - takes two seconds
-
-    return str(mlflow.__version__)
-
-
 def write_logarithms(client: "MlflowClient", runs: "Sequence[Run]", params: Iterable[str]) -> set[str]:
     """Logs missing logarithms of settings that span more than a power of ten; returns their metrics' names.
 
@@ -231,11 +219,8 @@ def write_logarithms(client: "MlflowClient", runs: "Sequence[Run]", params: Iter
 
 
 def _positive(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None
+    value = number(text)
+    return value if value is not None and 0 < value < math.inf else None
 
 
 def selected(runs: Sequence[RunHistory]) -> list[RunHistory]:

@@ -50,7 +50,7 @@ def report(experiment: str, folder: Path, server: str | None = None, only: str =
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     if problem := unwritable(folder):
-        raise SpecError(COMMAND_LINE, [f"-o {folder}: {problem}"])
+        raise SpecError(COMMAND_LINE, f"-o {folder}: {problem}")
     uri = client.tracking_uri
     server = server or (without_login(uri) if uri.startswith("http") else None)
     page = write_report(client, experiment, experiment_id, folder, server, only)
@@ -132,12 +132,12 @@ def _nothing_to_show(experiment: str, runs: "Sequence[Run]", only: str) -> SpecE
     if not statuses:
         return SpecError(
             COMMAND_LINE,
-            [f"EXPERIMENT {experiment!r}: it has no runs of taugrad{within} yet; train some first"],
+            f"EXPERIMENT {experiment!r}: it has no runs of taugrad{within} yet; train some first",
         )
     ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
     return SpecError(
         COMMAND_LINE,
-        [f"EXPERIMENT {experiment!r}: no run{within} has finished with a metric and bytes sent ({ended})"],
+        f"EXPERIMENT {experiment!r}: no run{within} has finished with a metric and bytes sent ({ended})",
     )
 
 

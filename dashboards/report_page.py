@@ -16,17 +16,7 @@ from . import statements, style, verdict
 from .gallery import Picture
 from .groups import SIXTEEN_BITS, Comparison, Group, baseline
 from .link import size
-from .method_table import (
-    Column,
-    MethodRow,
-    cell,
-    change_cell,
-    change_heading,
-    columns,
-    interval,
-    method_rows,
-    signed,
-)
+from .method_table import change_cell, change_heading, columns, interval, signed, texts_of
 from .palette import rule_style
 
 _TEMPLATE = "report.html.j2"
@@ -87,7 +77,7 @@ def _comparison(comparison: Comparison, runs_url: str | None) -> dict[str, Any]:
         "moved_by": metric.difference_unit or "change",
         "margin": metric.amount(verdict.allowed_losses(groups)[:2][-1]),
         "columns": columns(metric),
-        "rows": [_row(row, columns(metric), runs_url) for row in method_rows(groups)],
+        "rows": [_row(group, reference, runs_url) for group in groups],
         "compressed": sum(not group.is_baseline for group in groups),
     }
 
@@ -164,14 +154,15 @@ def _best(group: Group, reference: Group | None) -> dict[str, str]:
     }
 
 
-def _row(row: MethodRow, shown: Sequence[Column], runs_url: str | None) -> dict[str, Any]:
+def _row(group: Group, reference: Group | None, runs_url: str | None) -> dict[str, Any]:
+    method, setting = texts_of(group)
     return {
-        "method": row.method,
-        "setting": row.setting,
-        "color": rule_style(row.method).color,
-        "cells": [cell(row, column) for column in shown],
-        "change": change_cell(row.change),
-        "links": _links(row.run_ids, runs_url),
+        "method": method,
+        "setting": setting,
+        "color": rule_style(method).color,
+        "cells": [column.cell(group) for column in columns(group.metric)],
+        "change": change_cell(verdict.change(group, reference)),
+        "links": _links([run.run_id for run in group.runs], runs_url),
     }
 
 
@@ -205,4 +196,4 @@ def _method(group: Group) -> str:
 
 
 def _times(value: float) -> str:
-    return style.decimal(float(f"{value:.2g}")) if value < 100 else style.decimal(float(f"{value:.3g}"))
+    return style.decimal(value, 2 if value < 100 else 3)

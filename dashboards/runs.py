@@ -63,7 +63,7 @@ class RunHistory:
             return True
         if self.params.get("training.iterations", "None") != "None":
             return self.ended
-        epoch, epochs = self.final(names.EPOCH), _number(self.params.get("training.epochs"))
+        epoch, epochs = self.final(names.EPOCH), number(self.params.get("training.epochs"))
         return epoch is None or epochs is None or epoch >= epochs
 
     @property
@@ -92,7 +92,7 @@ def to_history(run: "Run") -> RunHistory:
         run_id=str(run.info.run_id),
         name=names.shown(printable(str(run.info.run_name or run.info.run_id))),
         rule=params.get(names.PARAM_RULE, BASELINE_RULE),
-        tau=_number(params.get(names.PARAM_TAU)),
+        tau=number(params.get(names.PARAM_TAU)),
         params=params,
         metrics={},
         finals={name: unclamped(value) for name, value in run.data.metrics.items()},
@@ -121,7 +121,7 @@ def all_runs(client: "MlflowClient", experiment_id: str, only: str = "") -> "lis
     try:
         kept = {run.info.run_id for run in every_run(client, [experiment_id], only)}
     except MlflowException as error:
-        raise SpecError(COMMAND_LINE, [f"--filter {only!r}: {printable(str(error))}"]) from error
+        raise SpecError(COMMAND_LINE, f"--filter {only!r}: {printable(str(error))}") from error
     return [run for run in runs if run.info.run_id in kept or names.TAG_SEARCH in run.data.tags]
 
 
@@ -152,7 +152,8 @@ def with_histories(
     return [replace(run, metrics={**run.metrics, **read[run.run_id]}) for run in runs]
 
 
-def _number(text: str | None) -> float | None:
+def number(text: str | None) -> float | None:
+    """A param that is a number."""
     try:
         return None if text is None else float(text)
     except ValueError:

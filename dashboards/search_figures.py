@@ -14,7 +14,7 @@ from taugrad.platform.tasks.metric import Metric
 from . import metric_labels, style, ticks
 from .labelling import Label, label_points
 from .palette import GREY, STOPPED, pale, rule_style
-from .runs import RunHistory
+from .runs import RunHistory, number
 
 _FAINT = "#B8B8B8"
 _DEPTH = 10.0  # percentage points from the best that are drawn: points that hardly learned hide the others
@@ -183,7 +183,10 @@ def value_by_dimension(
     Raises:
         ValueError: No dimension has two numbers.
     """
-    panels = {param: _with_number(trials, param) for param in named}
+    panels = {
+        param: [(trial, x) for trial in trials if (x := number(trial.run.params.get(param))) is not None]
+        for param in named
+    }
     panels = {param: points for param, points in panels.items() if len({x for _, x in points}) > 1}
     if not panels:
         raise ValueError("no dimension of the search has two numbers")
@@ -202,16 +205,6 @@ def value_by_dimension(
     for axes, points in zip(drawn, panels.values(), strict=True):
         _draw(axes, points)
     return figure
-
-
-def _with_number(trials: Sequence[Trial], param: str) -> list[tuple[Trial, float]]:
-    points = []
-    for trial in trials:
-        try:
-            points.append((trial, float(trial.run.params[param])))
-        except (KeyError, ValueError):
-            continue
-    return points
 
 
 def _draw(axes: Axes, points: Sequence[tuple[Trial, float]]) -> None:

@@ -60,12 +60,8 @@ def write_view(
         ViewTooLong: It does not fit in a tag; nothing was written.
     """
     tag = _PREFIX + key
-    tags = client.get_experiment(experiment_id).tags
     now = time.time_ns() // 1_000_000
-    created = now
-    if tag in tags:
-        created = _created(tags[tag], now)
-    value = json.dumps({"name": name, "createdAt": created, "updatedAt": now, "state": _packed(state)})
+    value = json.dumps({"name": name, "createdAt": now, "updatedAt": now, "state": _packed(state)})
     if len(value) > MAX_TAG_LENGTH:
         raise ViewTooLong(f"the view {name!r} takes {len(value)} characters, a tag holds {MAX_TAG_LENGTH}")
     client.set_experiment_tag(experiment_id, tag, value)
@@ -83,12 +79,3 @@ def view_url(server: str, experiment_id: str, key: str, *, table: bool = False) 
 def _packed(state: dict[str, Any]) -> str:
     text = json.dumps(state, separators=(",", ":"))
     return _COMPRESSED + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _created(value: str, otherwise: int) -> int:
-    """The time when an earlier view was created, if its tag can be read."""
-    try:
-        created = json.loads(value)["createdAt"]
-    except (ValueError, KeyError, TypeError):
-        return otherwise
-    return created if isinstance(created, int) else otherwise

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, cast
 
+import numpy as np
 from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
 
 from . import ticks
 from .palette import GREY
@@ -187,8 +189,21 @@ def log_axis(axis: Axis, low: float, high: float, unit: str, *, most: int | None
     axis.set_major_formatter(FuncFormatter(lambda value, _: decimal(value) + unit))
 
 
-def decimal(value: float) -> str:
-    """A number without exponent: three significant digits without trailing zeros, or all before the point."""
+def iterations(axes: Axes, steps: Sequence[NDArray[np.int64]]) -> None:
+    """Makes the horizontal axis one of iterations, from the first to the last of several lines' steps."""
+    first, last = min(int(line[0]) for line in steps), max(int(line[-1]) for line in steps)
+    axes.set_xlim(first, max(last, first + 1))
+    axes.xaxis.set_major_locator(ticks.linear(5, TICK_SIZE, whole=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: decimal(value)))
+
+
+def decimal(value: float, digits: int | None = None) -> str:
+    """A number without exponent: three significant digits without trailing zeros, or all before the point.
+
+    With `digits`, that many are significant, and zeros follow.
+    """
+    if digits is not None:
+        value = float(f"{value:.{digits}g}")
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     # The exponent after rounding: 9.999 is written as 10.

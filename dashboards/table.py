@@ -64,7 +64,8 @@ def significant(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
+    """A ratio as text: `12.5x`."""
     return f"{significant(value)}x"
 
 
@@ -73,8 +74,8 @@ _SHARED = (
     _Column("paper\nMB", "paper_mb", names.TOTAL_PAPER_GB, _MB_PER_GB, significant),
     _Column("wire\nMB", "wire_mb", names.TOTAL_WIRE_GB, _MB_PER_GB, significant),
     _Column("sent\n%", "fraction_percent", names.TOTAL_FRACTION, 100, significant),
-    _Column("times\nsmaller", "compression_ratio", _RATIO, 1, _times),
-    _Column("than\n16 bits", "compression_ratio_16_bits", _RATIO, 0.5, _times),
+    _Column("times\nsmaller", "compression_ratio", _RATIO, 1, times),
+    _Column("than\n16 bits", "compression_ratio_16_bits", _RATIO, 0.5, times),
     _Column("ratio\n%/GB", "accuracy_percent_per_paper_gb", _BY_ACCURACY, 1, significant, ACCURACY),
     _Column("time\ns", "seconds", names.TOTAL_SECONDS, 1, significant),
 )

@@ -17,6 +17,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.timeline import Timeline
 
 from . import style
+from .labelling import shortened
 from .runs import RunHistory
 
 if TYPE_CHECKING:
@@ -130,8 +131,7 @@ def _head(axes: Axes, recorded: RunTimeline, top: float) -> None:
     """The run's name, and which steps are shown."""
     left_out = len(recorded.timeline.workers) - MOST_WORKERS
     more = f", {left_out} more workers" if left_out > 0 else ""
-    name = recorded.run.name if len(recorded.run.name) <= 40 else f"{recorded.run.name[:39]}…"
-    steps = [number for number, _ in recorded.timeline.steps]
+    name, steps = shortened(recorded.run.name, 40), [number for number, _ in recorded.timeline.steps]
     axes.text(
         0, top + 0.62 * _HEADING, f"{name}: steps {steps[0]} to {steps[-1]}{more}",
         fontsize=style.SMALL_SIZE, fontweight="bold", va="center",
@@ -179,7 +179,7 @@ def where_time_goes(runs: Sequence[RunHistory], page: style.Page = style.WIDE) -
             axes.barh(row, part, left=left, color=color, height=_HEIGHT, linewidth=0)
             if part > 0.07 * longest * style.WIDE.width / page.width:
                 axes.text(
-                    left + part / 2, row, style.decimal(float(f"{part:.2g}")), ha="center", va="center",
+                    left + part / 2, row, style.decimal(part, 2), ha="center", va="center",
                     fontsize=style.SMALL_SIZE, color=ink,
                 )  # fmt: skip
             if metric == names.TIME_WAIT:

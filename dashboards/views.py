@@ -6,7 +6,8 @@ from typing import Any
 from taugrad.platform.tasks.metric import ACCURACY, LOSS, Metric
 from taugrad.platform.tracking import names
 
-from . import charts, metric_labels
+from . import charts
+from .metric_labels import tested, titled
 
 COMPARISON_KEY = "taugradcomparison"
 """The comparison's key: the same in every experiment, so that its URL stays valid."""
@@ -109,7 +110,7 @@ def comparison(
         for name, title, metric in _STEP_CHARTS
     ]
     sections: dict[str, tuple[int, int, Sequence[charts.Chart]]] = {
-        **{f"{_title(metric)} by MB sent": (1, 380, [_front(metric, alone)]) for metric in judged},
+        **{f"{titled(metric.label)} by MB sent": (1, 380, [_front(metric, alone)]) for metric in judged},
         "What is sent": (2, 320, sent),
         "How it learns": (2, 320, learned),
         "Every rule": (1, 320, every_rule),
@@ -243,9 +244,9 @@ def _parallel(
 def _across(i: int, param: str, metrics: Collection[str], judged: Metric) -> charts.Chart:
     """A point for each trial, over one dimension."""
     if log_metric(param) in metrics:
-        title = f"{_title(judged)} by {_word(param)} (powers of ten)"
+        title = f"{titled(judged.label)} by {_word(param)} (powers of ten)"
         return charts.scatter(f"by-{i}", title, log_metric(param), _logged(judged))
-    chart = charts.scatter(f"by-{i}", f"{_title(judged)} by {_word(param)}", param, _logged(judged))
+    chart = charts.scatter(f"by-{i}", f"{titled(judged.label)} by {_word(param)}", param, _logged(judged))
     chart["xaxis"]["type"] = "PARAM"
     return chart
 
@@ -256,11 +257,6 @@ def _word(param: str) -> str:
 
 def _logged(metric: Metric) -> str:
     return names.eval_metric(metric.name)
-
-
-def _title(metric: Metric) -> str:
-    """A heading. The UI cuts a card's title after some 17 letters, a section's after some 24."""
-    return metric.label[0].upper() + metric.label[1:]
 
 
 def _suffix(metric: Metric) -> str:
@@ -275,14 +271,14 @@ def _ends(metric: Metric, alone: bool) -> tuple[float, float] | None:
 
 def _values(judged: Sequence[Metric], alone: bool = False) -> list[charts.Chart]:
     """Charts of metrics over evaluations."""
-    titles = {metric: metric_labels.tested(metric) for metric in judged}
     return [
         charts.line(
-            metric.name, title[0].upper() + title[1:], [_logged(metric)], y_range=_ends(metric, alone)
+            "eval-loss" if metric == LOSS else metric.name,
+            titled(tested(metric)),
+            [_logged(metric)],
+            y_range=_ends(metric, alone),
         )
-        if metric != LOSS
-        else charts.line("eval-loss", "Test loss", [names.EVAL_LOSS])
-        for metric, title in titles.items()
+        for metric in judged
     ]
 
 
@@ -293,7 +289,7 @@ def _front(metric: Metric, alone: bool = False) -> charts.Chart:
     """
     return charts.line(
         f"front{_suffix(metric)}",
-        f"{_title(metric)} by MB sent",
+        f"{titled(metric.label)} by MB sent",
         [_logged(metric)],
         x_metric=names.TOTAL_WIRE_MB_LOG10,
         y_range=_ends(metric, alone),

@@ -65,15 +65,12 @@ class Recipe:
 
     def sync(self, workers: int, pattern: Pattern = "allgather") -> dict[str, Any]:
         """The fields of `sync`."""
+        fields: dict[str, Any] = {"pattern": pattern} if pattern != "allgather" else {}
         if not self.every:
-            return (
-                {"mode": "gradients", "pattern": "sharded"} if pattern == "sharded" else {"mode": "gradients"}
-            )
-        fields: dict[str, Any] = {"mode": "weights", "every": self.every}
+            return {"mode": "gradients", **fields}
+        fields |= {"mode": "weights", "every": self.every}
         if self.unsent:
             fields["unsent"] = float(f"{1 / workers:.6g}")
-        if pattern != "allgather":
-            fields["pattern"] = pattern
         if self.family == "diloco":  # arXiv 2311.08105
             fields["outer"] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
         return fields

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from taugrad.compressors.methods import NoCompression
 from taugrad.compressors.methods.threshold import ThresholdedMethod
@@ -34,7 +33,7 @@ from .costs import DENSEST, CannotEstimate, cost_of
 from .measured import MetricError, common_metric, finished
 from .objective import Objective, TrialOutcome
 from .progress import times_smaller
-from .tables import printed, rounded_down
+from .tables import TextTable, rounded_down
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -73,14 +72,6 @@ class Goal:
             raise refusal(f"--tolerance {self.tolerance:g} with --once: nothing is compared; leave one out")
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A training with its result."""
-
-    spec: RunSpec
-    outcome: TrialOutcome
-
-
 def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     """Trains a spec with a threshold that meets a goal.
 
@@ -113,7 +104,7 @@ def _metric(spec: RunSpec, source: str) -> Metric:
     try:
         return common_metric([spec])
     except MetricError as error:
-        raise SpecError(source, [str(error)]) from None
+        raise SpecError(source, str(error)) from None
 
 
 def _proposals(spec: RunSpec, source: str, console: Console) -> tuple[RunSpec, list[RunSpec]]:
@@ -151,7 +142,7 @@ def _possible(build: Callable[[], RunSpec], source: str) -> RunSpec:
     try:
         return build()
     except ValidationError as error:
-        raise SpecError(source, problems_of(error)) from None
+        raise SpecError(source, *problems_of(error)) from None
 
 
 def _spend(
@@ -161,7 +152,7 @@ def _spend(
     try:
         cost = cost_of(at_density(spec, DENSEST))
     except CannotEstimate as error:
-        raise SpecError(source, [f"{error}; give --tolerance instead of --budget"]) from None
+        raise SpecError(source, f"{error}; give --tolerance instead of --budget") from None
     try:
         density = cost.density(1e6 * budget)
     except ValueError as error:
@@ -212,39 +203,31 @@ def _approach(
                 say(console, f"{wanted.title}: MLflow has no result of this run")
         return known
 
-    done = list[Attempt]()
+    done = list[tuple[RunSpec, TrialOutcome]]()
     for spec in (bare, *further):
         outcome = outcome_of(spec)
         if outcome is None:
             return FAILED  # a training failed, and has printed why
-        done.append(Attempt(spec, outcome))
-        if len(done) > 1 and _missing(done, tolerance, metric) <= 0:
+        done.append((spec, outcome))
+        base = done[0][1]
+        goal = Objective("constraint", metric, tolerance, base)
+        if len(done) > 1 and goal.missing(outcome) <= 0:
             break
     console.print(_table(done, metric))
-    base = done[0].outcome
-    amount = metric.amount(metric.margin(base.value) if tolerance is None else tolerance)
-    if not _missing(done, tolerance, metric) <= 0:
-        nearest = min(done[1:], key=lambda attempt: _order(metric.lost(attempt.outcome.value, base.value)))
-        over = _missing([done[0], nearest], tolerance, metric)
+    spec, outcome = min(done[1:], key=lambda attempt: _order(goal.missing(attempt[1])))
+    over, amount = goal.missing(outcome), metric.amount(goal.allowed(base.value))
+    within = over <= 0
+    if within:
+        say(console, f"within {amount}: {spec.title}")
+    else:
         beyond = f"{over:.{metric.digits}f} {metric.difference_unit}".rstrip()
-        say(
-            console,
-            f"no training lost {amount} or less: {nearest.spec.title} comes nearest, {beyond} beyond that",
-        )
-        say(console, sureness(nearest.outcome, base, metric))
-        return FAILED
-    say(console, f"within {amount}: {done[-1].spec.title}")
-    say(console, sureness(done[-1].outcome, base, metric))
-    return OK
+        say(console, f"no training lost {amount} or less: {spec.title} comes nearest, {beyond} beyond that")
+    say(console, sureness(outcome, base, metric))
+    return OK if within else FAILED
 
 
-def _missing(done: Sequence[Attempt], tolerance: float | None, metric: Metric) -> float:
-    """The loss of the last attempt beyond the tolerance; 0 or less if it is within."""
-    return Objective("constraint", metric, tolerance, done[0].outcome).missing(done[-1].outcome)
-
-
-def _order(lost: float) -> float:
-    return math.inf if math.isnan(lost) else lost
+def _order(missing: float) -> float:
+    return math.inf if math.isnan(missing) else missing
 
 
 def sureness(outcome: TrialOutcome, base: TrialOutcome, metric: Metric) -> str:
@@ -266,15 +249,14 @@ def _written(metric: Metric, lost: float) -> str:
     return f"{round(lost, metric.digits) + 0.0:.{metric.digits}f}"  # not -0.00
 
 
-def _table(done: Sequence[Attempt], metric: Metric) -> Table:
+def _table(done: Sequence[tuple[RunSpec, TrialOutcome]], metric: Metric) -> TextTable:
     headings = ("compressor", metric.label, f"{metric.difference_unit} lost", "wire MB", "times smaller")
-    base, rows = done[0].outcome, []
-    for attempt in done:
-        outcome = attempt.outcome
+    base, rows = done[0][1], []
+    for spec, outcome in done:
         smaller = times_smaller(outcome, base)
         rows.append(
             (
-                str(attempt.spec.compressor),
+                str(spec.compressor),
                 metric.shown(outcome.value),
                 _written(metric, metric.lost(outcome.value, base.value)),
                 f"{outcome.wire_bytes / 1e6:,.4g}",
@@ -282,4 +264,4 @@ def _table(done: Sequence[Attempt], metric: Metric) -> Table:
                 f"{smaller / 2:,.4g}x",
             )
         )
-    return printed((*headings, "than 16 bits"), rows)
+    return TextTable((*headings, "than 16 bits"), rows)

@@ -3,6 +3,10 @@
 A threshold on gradients misleads Adam, which sees an element rarely, and then a large value: its second
 moment grows, and its steps shrink. With local steps and a threshold on their result, second moments are as
 without compression (docs/adamw.md).
+
+Momentum moves between the optimizer and the compressor (Deep Gradient Compression, section 3.2). SGD adds
+weight decay to the gradient, so momentum in the optimizer amplifies it: a steady decay has 1 / (1 - momentum)
+times the effect. With momentum in the compressor, the decay must be larger by this factor.
 """
 
 from collections.abc import Mapping
@@ -11,14 +15,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from taugrad.compressors.methods import NoCompression, read_config
+from taugrad.compressors.methods.base import Exempt
 from taugrad.compressors.methods.threshold import ThresholdedMethod
 from taugrad.compressors.thresholds.allocate import AllocatedTau
 from taugrad.compressors.thresholds.density import DensityTau
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import WeightsSync, in_mode, real
+from taugrad.platform.spec.yaml_file import dump_yaml
 
 from .advice import ADAPTIVE, local_rate
-from .momentum import in_optimizer, momentum_first
+from .tables import rounded
 
 METHOD = "strom(0.1) | golomb_rice"
 """The rule and codec of specs that have no rule with a threshold."""
@@ -105,3 +111,49 @@ def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
     optimizer = tree["training"]["optimizer"]
     optimizer["lr"] = local_rate(optimizer["lr"], spec.workers.count)
     return named(spec, tree)
+
+
+def as_file(spec: RunSpec, remark: str) -> str:
+    """The run as a YAML file that begins with a remark, a sentence, and has the compressor as a line."""
+    tree = spec.model_dump(mode="json") | {"compressor": str(spec.compressor)}
+    return f"# {remark}.\n{dump_yaml(tree)}"
+
+
+def in_optimizer(spec: RunSpec) -> dict[str, Any]:
+    """A spec's tree with momentum in the optimizer, as without compression."""
+    tree = spec.model_dump(mode="json")
+    momentum, optimizer = spec.compressor.momentum_correction, tree["training"]["optimizer"]
+    if momentum and "nesterov" in optimizer:
+        tree["compressor"]["momentum"] = 0.0
+        optimizer["momentum"] = momentum
+        if optimizer["kind"] == "sgd":  # LARS scales gradient and decay together, by a norm of both
+            optimizer["weight_decay"] = rounded(optimizer["weight_decay"] * (1 - momentum), 12)
+    return tree
+
+
+def momentum_first(spec: RunSpec) -> RunSpec:
+    """The run with momentum in the compressor, before the threshold.
+
+    The run as it is where that would be another algorithm: LARS divides by a norm of the gradient, Nesterov's
+    and Muon's momentum are of another form, local steps keep theirs, and what does not meet the threshold
+    (exempt parameters, layers that `hybrid` does not exchange) would have none.
+    """
+    tree = spec.model_dump(mode="json")
+    optimizer, mode = tree["training"]["optimizer"], real(spec.sync)
+    momentum = optimizer.get("momentum", 0.0)
+    if (
+        not momentum
+        or optimizer["kind"] != "sgd"
+        or optimizer["nesterov"]
+        or mode.is_local
+        or mode.mode == "hybrid"
+        or getattr(spec.compressor, "exempt", Exempt()) != Exempt()
+    ):
+        return spec
+    tree["compressor"]["momentum"], optimizer["momentum"] = momentum, 0.0
+    # Without a quotient's rounding error: there and back is the same number.
+    optimizer["weight_decay"] = rounded(optimizer["weight_decay"] / (1 - momentum), 15)
+    try:
+        return RunSpec.model_validate(tree)
+    except ValueError:  # a method or a mode without momentum of its own
+        return spec

@@ -87,7 +87,7 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
     """
     section = tree.pop(_SECTION, None) or {}
     if not isinstance(section, dict):
-        raise SpecError(source, [f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}"])
+        raise SpecError(source, f"{_SECTION} = {section}: give its fields, {', '.join(_fields())}")
     in_section = [name for name in given if name.partition(".")[0] == _SECTION]
     on_command_line = {
         name.partition(".")[2]: _value(name.partition(".")[2], given.pop(name)) for name in in_section
@@ -96,10 +96,10 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
     try:
         settings = SearchConfig.model_validate(section | environment | on_command_line)
     except ValidationError as error:
-        raise SpecError(source, [_explain(problem) for problem in error.errors()]) from None
+        raise SpecError(source, *[_explain(problem) for problem in error.errors()]) from None
     own_words = "evaluate" in environment or "evaluate" in on_command_line
     if settings.evaluate is not None and not own_words and not is_allowed():
-        raise SpecError(source, [code_refusal(f"{_SECTION}.evaluate", settings.evaluate)])
+        raise SpecError(source, code_refusal(f"{_SECTION}.evaluate", settings.evaluate))
     return settings
 
 
@@ -148,4 +148,4 @@ def _fields() -> list[str]:
 
 def refusal(problem: str) -> SpecError:
     """An error of the command line."""
-    return SpecError(COMMAND_LINE, [problem])
+    return SpecError(COMMAND_LINE, problem)

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from taugrad.platform.exit_codes import FAILED, OK
@@ -24,7 +23,7 @@ from .outputs import SPECS
 from .progress import Point, SearchProgress, times_smaller
 from .reading import name_search
 from .search import Search
-from .tables import printed
+from .tables import TextTable
 
 _MOST = 20
 """Rows of the front that are shown while a search runs."""
@@ -36,11 +35,12 @@ class LiveSearch:
     def __init__(self, console: Console) -> None:
         """Shows to `console`."""
         self._console = console
-        self._live = Live(Text("starting Ray ..."), console=console, refresh_per_second=4)
         self._reported: set[int] = set()
         self._running: set[int] = set()
         self._latest: SearchProgress | None = None
+        self._front: TextTable | None = None
         self._ended, self._said = threading.Event(), time.monotonic()
+        self._live = Live(get_renderable=self._shown, console=console, refresh_per_second=4)
 
     def __enter__(self) -> "LiveSearch":
         if self._console.is_terminal:
@@ -53,8 +53,8 @@ class LiveSearch:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._ended.set()
         if self._console.is_terminal:
-            if error is None and self._latest is not None:  # the front is printed in full after this
-                self._live.update(_Running(self._latest))
+            if error is None:  # the front is printed in full after this
+                self._front = None
             self._live.stop()
 
     def skip_reported(self, progress: SearchProgress) -> None:
@@ -69,7 +69,14 @@ class LiveSearch:
         """Adds a line to a log in which nothing has been said for `SILENT_S`."""
         while not self._ended.wait(max(0.1, self._said + SILENT_S - time.monotonic())):
             if time.monotonic() >= self._said + SILENT_S:
-                self._say("starting Ray ..." if self._latest is None else _running_line(self._latest))
+                self._say(self._state())
+
+    def _state(self) -> str:
+        return "starting Ray ..." if self._latest is None else _state_line(self._latest)
+
+    def _shown(self) -> Group:
+        state = Text(self._state(), style="dim")
+        return Group(state) if self._front is None else Group(self._front, state)
 
     def show(self, progress: SearchProgress) -> None:
         """Shows what is new; called after every event."""
@@ -85,18 +92,24 @@ class LiveSearch:
                 self._say(f"{_what(trial)}  begins")
         self._running = set(progress.running)
         if terminal:
-            self._live.update(Group(front_table(progress, most=_MOST), _Running(progress)))
+            self._front = front_table(progress, most=_MOST)
+            self._live.refresh()
 
 
-def _running_line(progress: SearchProgress) -> str:
-    """One line about the trials that run."""
-    by = progress.search.evaluated_by
+def _state_line(progress: SearchProgress) -> str:
+    """One line: how far the search is, and the trials that run."""
+    by, record = progress.search.evaluated_by, progress.record
+    endings = [trial.ending for trial in record.ended]
+    done = [f"{len(endings)} of {progress.settings.trials} trials have ended"]
+    done += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
+    done += [f"{record.spent_bytes / 1e6:,.4g} MB sent", f"{progress.seconds / 60:.1f} min"]
     running = [
-        _name(trial) + (f" at {by} {trial.evaluation}" if trial.evaluation else "")
+        _name(trial)
+        + f" seed {len(trial.trainings) + 1}" * bool(trial.trainings)
+        + f" at {by} {trial.evaluation}" * bool(trial.evaluation)
         for trial in list(progress.running.values())
     ]
-    done = f"{len(progress.record.ended)} of {progress.settings.trials} trials have ended"
-    return f"{done}; running: {', '.join(running) or 'none yet'}"
+    return f"{', '.join(done)}; running: {', '.join(running) or 'none yet'}"
 
 
 def _what(trial: Trial) -> str:
@@ -132,7 +145,7 @@ def interval(point: Point, metric: Metric) -> str:
     return " to ".join(ends)
 
 
-def front_table(progress: SearchProgress, most: int | None = None) -> Table:
+def front_table(progress: SearchProgress, most: int | None = None) -> TextTable:
     """The front, from few bytes to many, in at most `most` rows, and the baseline."""
     headings = ("point", progress.metric.label, f"{100 * CONFIDENCE:g}% interval", "wire MB", "times smaller")
     points, baseline = progress.front, progress.baseline
@@ -145,7 +158,7 @@ def front_table(progress: SearchProgress, most: int | None = None) -> Table:
         rows.append(["...", *[""] * 6, f"and {len(points) - most} more"])
     if baseline is not None:
         rows.append(["", *_cells(progress, baseline), "", "without compression"])
-    return printed((*headings, "than 16 bits", "trial", "at"), rows, text=(7,))
+    return TextTable((*headings, "than 16 bits", "trial", "at"), rows, text=(7,))
 
 
 def _cells(progress: SearchProgress, point: Point) -> list[str]:
@@ -165,25 +178,6 @@ def what_intervals_hold(progress: SearchProgress) -> str:
         return "No interval: seeds were not repeated"
     missing = "" if several else "; what another seed would train is not in them"
     return f"Intervals: {' and '.join(over)}{missing}"
-
-
-class _Running:
-    """The state of the search as a line, whose clock is updated between events."""
-
-    def __init__(self, progress: SearchProgress) -> None:
-        record, self._progress = progress.record, progress
-        endings = [trial.ending for trial in record.ended]
-        self._counts = [f"{len(endings)} of {progress.settings.trials} trials"]
-        self._counts += [f"{endings.count(kind)} {kind}" for kind in ("pruned", "failed") if kind in endings]
-        self._counts.append(f"{record.spent_bytes / 1e6:,.4g} MB sent")
-        self._trials = []
-        for trial in sorted(progress.running.values(), key=lambda trial: trial.number):
-            seed = f" seed {len(trial.trainings) + 1}" if trial.trainings else f" {100 * trial.share:.0f}%"
-            self._trials.append(f"{_name(trial)}{seed}")
-
-    def __rich__(self) -> Text:
-        minutes = f"{self._progress.seconds / 60:.1f} min"
-        return Text("  ".join((*self._counts, minutes, *self._trials)), style="dim")
 
 
 def shown(params: Mapping[str, Any]) -> str:

@@ -119,13 +119,16 @@ def cost_of(spec: RunSpec) -> Cost:
         name: parameter.numel() for name, parameter in model.named_parameters() if parameter.requires_grad
     }
     layers, whole = _parameters(sizes, method)
+    first, further = _BUCKET_BYTES
+    sites, workers = sync.site_ranks, spec.workers.count
+    sendings = workers if sites is None else Sites.of(sites, workers).sendings
     return Cost(
         layers=layers,
         whole=whole,
-        buckets=_buckets(4 * (sum(layers) + whole)),
+        buckets=1 + max(0, math.ceil((4 * (sum(layers) + whole) - first) / further)),
         taus=method.kind != "wgt",
         value_bits=method.value_bits,
-        sendings=_sendings(sync, spec.workers.count) * BatchPlan(spec.training, len(data.train)).iterations,
+        sendings=sendings * BatchPlan(spec.training, len(data.train)).iterations,
     )
 
 
@@ -155,21 +158,9 @@ def _estimable(spec: RunSpec) -> RealSync:
     return sync
 
 
-def _sendings(sync: RealSync, workers: int) -> int:
-    """Messages of a step, of all workers together."""
-    if sync.site_ranks is None:
-        return workers
-    return Sites.of(sync.site_ranks, workers).sendings
-
-
 def _parameters(sizes: Mapping[str, int], method: ThresholdedMethod) -> tuple[tuple[int, ...], int]:
     """Elements of each parameter that is compressed, and of all others together."""
     from taugrad.compressors.bucket.compressor import is_exempt  # noqa: PLC0415 - takes seconds
 
     layers = tuple(size for name, size in sizes.items() if not is_exempt(method.exempt, name, size))
     return layers, sum(sizes.values()) - sum(layers)
-
-
-def _buckets(gradient_bytes: int) -> int:
-    first, further = _BUCKET_BYTES
-    return 1 + max(0, math.ceil((gradient_bytes - first) / further))

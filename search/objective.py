@@ -3,11 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from taugrad.platform.tasks.metric import ACCURACY, Metric
-
-from .config import SearchConfig
 
 _LEAST_BYTES = 1.0  # nothing sent at all must still have a logarithm
 _HUGE_BYTES = 1e12
@@ -15,21 +13,6 @@ _ENDLESS = 1e9
 """What the sampler gets for a loss that is NaN: it accepts only finite values."""
 _ROUNDING = 1e-9
 """Accuracies are quotients; a point exactly at a limit must not fall to rounding."""
-
-
-class Result(Protocol):
-    """A value of the task's metric, and bytes sent."""
-
-    @property
-    def value(self) -> float:
-        """The metric's value, as it is logged."""
-
-    @property
-    def wire_bytes(self) -> float:
-        """Lower is better."""
-
-
-Point = TypeVar("Point", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -46,6 +29,9 @@ class TrialOutcome:
     """The MLflow run, of a training that has finished."""
 
 
+Point = TypeVar("Point", bound=TrialOutcome)
+
+
 @dataclass(frozen=True)
 class Objective:
     """Ranks points, as numbers for a sampler."""
@@ -56,11 +42,6 @@ class Objective:
     """In the metric's displayed unit: percentage points, nats; None: `Metric.margin`."""
     baseline: TrialOutcome | None = None
     """The run without compression; a constraint needs it."""
-
-    @classmethod
-    def of(cls, settings: SearchConfig, metric: Metric, baseline: TrialOutcome | None) -> "Objective":
-        """The objective of a search's settings."""
-        return cls(settings.objective, metric, settings.tolerance, baseline)
 
     def allowed(self, reference: float) -> float:
         """The tolerated loss against a value, in the metric's displayed unit."""
@@ -73,7 +54,7 @@ class Objective:
             return ["max" if self.metric.more_is_better else "min", "min"]
         return ["min"] if self.kind == "constraint" else ["max"]
 
-    def values(self, point: Result) -> list[float]:
+    def values(self, point: TrialOutcome) -> list[float]:
         """A point as numbers for the sampler: the metric's value and log10 of bytes, or one number.
 
         Under a constraint, a point that violates it is worse than any other, by as many orders of magnitude
@@ -102,14 +83,14 @@ class Objective:
         sent = _HUGE_BYTES if self.baseline is None else self.baseline.wire_bytes
         return self.values(TrialOutcome(self._worst_value, sent))
 
-    def missing(self, point: Result) -> float:
+    def missing(self, point: TrialOutcome) -> float:
         """The violation of the constraint, in the metric's displayed unit; 0 or less if it holds."""
         if self.kind != "constraint" or self.baseline is None:
             return 0.0
         reference = self.baseline.value
         return self._lost(point, reference) - self.allowed(reference)
 
-    def _lost(self, point: Result, reference: float) -> float:
+    def _lost(self, point: TrialOutcome, reference: float) -> float:
         return self.metric.lost(point.value, reference) - _ROUNDING
 
     def best(self, points: Sequence[Point]) -> Point | None:
@@ -147,12 +128,12 @@ class Objective:
         return f"sends least within {self.metric.amount(self.allowed(reference))} of"
 
 
-def accuracy_per_wire_gb(point: Result) -> float:
+def accuracy_per_wire_gb(point: TrialOutcome) -> float:
     """Accuracy in percent over wire GB; the papers' Ratio is over paper GB."""
     return 100 * point.value / (max(point.wire_bytes, _LEAST_BYTES) / 1e9)
 
 
-def dominates(a: Result, b: Result, metric: Metric) -> bool:
+def dominates(a: TrialOutcome, b: TrialOutcome, metric: Metric) -> bool:
     """Whether a is as good as b in the metric and in bytes, and better in one of them."""
     no_worse = not metric.is_better(b.value, a.value) and a.wire_bytes <= b.wire_bytes
     return no_worse and (metric.is_better(a.value, b.value) or a.wire_bytes < b.wire_bytes)

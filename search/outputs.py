@@ -10,9 +10,9 @@ from typing import Any
 from taugrad.platform.places import RUNS, home
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.reading import read_spec
-from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 
+from .auto_specs import as_file
 from .config import refusal
 from .objective import accuracy_per_wire_gb
 from .progress import Point, SearchProgress, times_smaller
@@ -142,8 +142,8 @@ def _spec_text(progress: SearchProgress, place: int, point: Point) -> str:
     search = progress.search
     spec = search.spec(point.params)
     named = spec.model_copy(update={"name": f"{search.name} {place}: {spec.compressor}"[:200]})
-    tree = named.model_dump(mode="json") | {"compressor": str(spec.compressor)}
     metric = progress.metric
     figures = f"{metric.label} {metric.shown(point.mean)}, {point.wire_bytes / 1e6:.6g} MB on the wire"
-    head = f"# Point {place} of the front of search {search.name} (trial {point.number}): {figures}.\n"
-    return head + dump_yaml(tree)
+    return as_file(
+        named, f"Point {place} of the front of search {search.name} (trial {point.number}): {figures}"
+    )

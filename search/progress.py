@@ -15,15 +15,15 @@ from taugrad.platform.tasks.metric import Metric
 
 from .config import SearchConfig
 from .journal import BASELINE, Ended, Ending, Reported, SearchJournal, Started, Trained, Trial
-from .objective import Objective, Result, TrialOutcome, front
+from .objective import Objective, TrialOutcome, front
 from .search import Search
 from .trial import Task, summary
 
 _SEEN = ("evaluation", "share", "value", "wire_bytes", "spent_bytes")
 
 
-@dataclass(frozen=True)
-class Point:
+@dataclass(frozen=True, kw_only=True)
+class Point(TrialOutcome):
     """A trial that ran in full, with all its seeds."""
 
     number: int
@@ -31,17 +31,12 @@ class Point:
     params: Mapping[str, Any]
     method: str
     """The compressor's line."""
-    value: float
-    """The value by which points are compared: the mean over seeds, made worse by its standard error."""
-    wire_bytes: float
     mean: float
     """The mean of the metric over the seeds."""
     spread: float | None
     """Standard deviation of the seeds' values; None for a single seed."""
     interval: tuple[float, float] | None
     """The 95% interval of the mean (see `platform.tasks.claims`); None if there is none."""
-    examples: int | None
-    """Number of test examples of its evaluation; None if unknown."""
     run_ids: tuple[str, ...]
 
     @classmethod
@@ -50,20 +45,20 @@ class Point:
         values, examples = [training.value for training in trial.trainings], trial.trainings[0].examples
         judged = summary([training.outcome for training in trial.trainings], metric)
         return cls(
-            trial.number,
-            trial.params,
-            trial.method,
-            judged.value,
-            judged.wire_bytes,
-            statistics.fmean(values),
-            statistics.stdev(values) if len(values) > 1 else None,
-            interval(values, examples, metric),
-            examples,
-            tuple(training.run_id for training in trial.trainings),
+            number=trial.number,
+            params=trial.params,
+            method=trial.method,
+            value=judged.value,
+            wire_bytes=judged.wire_bytes,
+            mean=statistics.fmean(values),
+            spread=statistics.stdev(values) if len(values) > 1 else None,
+            interval=interval(values, examples, metric),
+            examples=examples,
+            run_ids=tuple(training.run_id for training in trial.trainings),
         )
 
 
-def times_smaller(point: Result, baseline: Result) -> float:
+def times_smaller(point: TrialOutcome, baseline: TrialOutcome) -> float:
     """How many times smaller a point's bytes are than those of the run without compression (float32)."""
     return baseline.wire_bytes / max(point.wire_bytes, 1.0)
 
@@ -131,9 +126,8 @@ class SearchProgress:
     @property
     def objective(self) -> Objective:
         """The objective of the search."""
-        baseline = self.baseline
-        outcome = TrialOutcome(baseline.value, baseline.wire_bytes) if baseline is not None else None
-        return Objective.of(self.settings, self.metric, outcome)
+        settings = self.settings
+        return Objective(settings.objective, self.metric, settings.tolerance, self.baseline)
 
     @property
     def left(self) -> int:

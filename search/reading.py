@@ -37,13 +37,13 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
             tree = _with_range(tree, name.split("."), value)
         tree = find_ranges(tree)
     except RangeError as error:
-        raise SpecError(source, [str(error)]) from None
+        raise SpecError(source, str(error)) from None
     except ValueError as error:
-        raise SpecError(source, [f"{METHOD}: {error}"]) from None
+        raise SpecError(source, f"{METHOD}: {error}") from None
     arguments = tuple(part for name, value in plain.items() for part in (f"--{name}", value))
     if next(dimensions(tree), None) is None:
         read_tree(tree, source, Overrides.read(arguments))  # what is wrong with it says more
-        raise SpecError(source, ["nothing to search: no field has a range, such as tau: {log: [1e-5, 1e-1]}"])
+        raise SpecError(source, "nothing to search: no field has a range, such as tau: {log: [1e-5, 1e-1]}")
     search = Search(source, settings, tree, arguments)
     corner_specs(search)
     return search

@@ -142,7 +142,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
         if evaluate is not None:
             import_object(evaluate)
     except ValueError as error:
-        raise SpecError(search.source, [f"search.evaluate: {error}"]) from None
+        raise SpecError(search.source, f"search.evaluate: {error}") from None
     checked: set[str] = set()
     for spec in [*corners, search.baseline()]:
         kept = {"task", "data", "model", "workers", "sync", "compressor"}
@@ -161,12 +161,12 @@ def _check_metric(search: Search, corners: list[RunSpec]) -> None:
     try:
         metric = common_metric(corners)
     except MetricError as error:
-        raise SpecError(search.source, [str(error)]) from None
+        raise SpecError(search.source, str(error)) from None
     objective = search.settings.objective
     if objective == "accuracy_per_wire_gb" and metric != ACCURACY:
         raise SpecError(
             search.source,
-            [f"search.objective = {objective}: runs are judged by {metric.label}; take front or constraint"],
+            f"search.objective = {objective}: runs are judged by {metric.label}; take front or constraint",
         )
 
 
@@ -180,7 +180,7 @@ def _alone(folder: Path, search: Search) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SpecError(
-                search.source, [f"search {search.name} is already running; give another --search.name"]
+                search.source, f"search {search.name} is already running; give another --search.name"
             ) from None
         yield
 
@@ -189,22 +189,18 @@ def _open_journal(folder: Path, search: Search) -> SearchJournal:
     try:
         journal = SearchJournal(folder / FILE)
     except JournalError as error:
-        raise SpecError(search.source, [f"the journal is damaged: {error}"]) from None
+        raise SpecError(search.source, f"the journal is damaged: {error}") from None
     if journal.record.identity not in ("", search.identity()):
         raise SpecError(
             search.source,
-            [
-                f"search {search.name} exists with other ranges or another run around them, in {folder}; "
-                "give another --search.name, or remove that folder"
-            ],
+            f"search {search.name} exists with other ranges or another run around them, in {folder}; "
+            "give another --search.name, or remove that folder",
         )
     if journal.record.identity and journal.record.metric != search.metric.name:
         raise SpecError(
             search.source,
-            [
-                f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric "
-                f"is now {search.metric.name}; give another --search.name, or remove {folder}"
-            ],
+            f"search {search.name} judged its trials by {journal.record.metric}, but the task's metric "
+            f"is now {search.metric.name}; give another --search.name, or remove {folder}",
         )
     return journal
 
@@ -216,7 +212,7 @@ def _open_parent(client: "MlflowClient", journal: SearchJournal, search: Search,
     try:
         parent = start_parent(client, search, experiment)
     except TrackingError as error:
-        raise SpecError("experiment", [str(error)]) from None
+        raise SpecError("experiment", str(error)) from None
     journal.add(Began(identity=search.identity(), parent_run=parent, metric=search.metric.name))
 
 

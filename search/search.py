@@ -97,7 +97,7 @@ def corner_specs(search: Search) -> list[RunSpec]:
             differing = {n: v for n, v in params.items() if search.middle.get(n) != v} or params
             where = ", ".join(f"{name} = {_shown(value)}" for name, value in differing.items())
             problems = [f"at {where}: {problem}" for problem in error.problems]
-            raise SpecError(error.source, problems, error.sources) from None
+            raise SpecError(error.source, *problems, sources=error.sources) from None
     return specs
 
 

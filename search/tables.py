@@ -1,43 +1,50 @@
 """Tables for a terminal and for Markdown files, and rounded numbers."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 
-def printed(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Collection[int] = (0,), title: str = ""
-) -> Table:
-    """For a terminal: columns of text fold, numbers stay on one line under headings of two.
+@dataclass(frozen=True)
+class TextTable:
+    """Cells under headings.
 
-    Args:
+    Attributes:
         headings: of the columns.
         rows: cells.
         text: the places of columns of text; the others are numbers.
         title: above it; may be empty.
     """
-    near = (0, 1, 0, 0)  # so that 80 columns hold more
-    table = Table(
-        box=box.SIMPLE_HEAD, padding=near, pad_edge=False, title=title or None, title_justify="left"
-    )
-    for place, heading in enumerate(headings):
-        if place in text:
-            table.add_column(heading, overflow="fold")
-        else:
-            table.add_column(_in_two(heading), justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
 
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text: Collection[int] = (0,)
+    title: str = ""
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], *, text: Collection[int] = (0,)) -> str:
-    """For a file, without a last line's end; see `printed`."""
-    marks = ["---" if place in text else "---:" for place in range(len(headings))]
-    lines = ([cell.replace("|", r"\|") for cell in row] for row in (headings, marks, *rows))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    def __rich__(self) -> Table:
+        """For a terminal: columns of text fold, numbers stay on one line under headings of two."""
+        near = (0, 1, 0, 0)  # so that 80 columns hold more
+        table = Table(
+            box=box.SIMPLE_HEAD, padding=near, pad_edge=False, title=self.title or None, title_justify="left"
+        )
+        for place, heading in enumerate(self.headings):
+            if place in self.text:
+                table.add_column(heading, overflow="fold")
+            else:
+                table.add_column(_in_two(heading), justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
+
+    def markdown(self) -> str:
+        """For a file, without the title and a last line's end."""
+        marks = ["---" if place in self.text else "---:" for place in range(len(self.headings))]
+        lines = ([cell.replace("|", r"\|") for cell in row] for row in (self.headings, marks, *self.rows))
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _in_two(heading: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -89,17 +90,8 @@ def reconcile(
         done = outcome is not None and math.isfinite(outcome.value)
         journaled = print_ in journal.record.trainings or number not in journal.record.trials
         if outcome is not None and done and not journaled:
-            journal.add(
-                Trained(
-                    number=number,
-                    fingerprint=print_,
-                    seed=int(run.data.params["seed"]),
-                    value=outcome.value,
-                    wire_bytes=outcome.wire_bytes,
-                    run_id=run_id,
-                    examples=outcome.examples,
-                )
-            )
+            seed, fields = int(run.data.params["seed"]), asdict(outcome) | {"run_id": run_id}
+            journal.add(Trained(number=number, fingerprint=print_, seed=seed, **fields))
         elif status == "RUNNING":
             finish_run(client, run_id, "KILLED")
         ended = number is not None and journal.record.trials.get(number)

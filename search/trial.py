@@ -4,7 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,22 +95,16 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
 
         known = task.known.get(spec.fingerprint())
         if known is not None:
-            outcome, run_id = known, known.run_id
+            outcome = known
         else:
             run_id = _run(client, task, spec, context.parent_run)
             outcome = train(context.placed(spec), client, run_id, context.evaluate, metric, on_evaluation)
+            outcome = replace(outcome, run_id=run_id)
             spent += outcome.wire_bytes
             if not math.isfinite(outcome.value):
                 raise ValueError(f"{metric.label} at the end is {outcome.value}")
         done.append(outcome)
-        training = {
-            "fingerprint": spec.fingerprint(),
-            "seed": spec.seed,
-            "value": outcome.value,
-            "wire_bytes": outcome.wire_bytes,
-            "run_id": run_id,
-            "examples": outcome.examples,
-        }
+        training = {"fingerprint": spec.fingerprint(), "seed": spec.seed, **asdict(outcome)}
         report_state(outcome, summary(done, metric), spent, training=training, full=len(done) == len(specs))
 
 

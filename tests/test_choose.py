@@ -148,7 +148,7 @@ def file(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_started", stop)
     monkeypatch.setattr(searching, "_check", lambda *_: None)
     monkeypatch.setattr(searching, "_alone", stop)
-    monkeypatch.setattr(linking, "_find", stop)
+    monkeypatch.setattr(linking, "uncompressed", stop)
     monkeypatch.setattr(planning, "calibrated", stop)
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(SPEC))

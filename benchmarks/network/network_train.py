@@ -77,7 +77,7 @@ class Timing(Following):
         if name == "first iteration":
             trainer = self.trainer
             trainer.sync.iterate = self._noting(trainer.sync.iterate)  # type: ignore[method-assign]
-            trainer._evaluated = self._timing(trainer._evaluated)  # type: ignore[method-assign]
+            trainer.evaluated = self._timing(trainer.evaluated)  # type: ignore[method-assign]
             dist.barrier()
             self.began = perf_counter()
             Thread(target=self._watch_link, daemon=True).start()

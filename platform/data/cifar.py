@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..spec.data import Cifar10, Cifar100
-from .errors import DataError
+from .errors import DataError, reading
 from .examples import Parts
 from .pixels import Normalization, Pixels
 from .shape import Shape
@@ -68,12 +68,8 @@ def _parts(
 
 def _records(path: Path, classes: Sequence[int], digest: "hashlib._Hash") -> Records:
     length = len(classes) + _PIXELS
-    try:
+    with reading(path, "expected a file of CIFAR's binary version"):
         data = path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); expected a file of CIFAR's binary version"
-        ) from error
     if len(data) % length or not data:
         raise DataError(
             f"{path}: holds {len(data)} bytes; expected a multiple of {length}, but the record at offset "

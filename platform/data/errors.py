@@ -1,6 +1,7 @@
 """Data that cannot be used: packages that only some need, files of NumPy. Ray's tasks import it: no torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,15 @@ from numpy.typing import NDArray
 
 class DataError(ValueError):
     """Data that cannot be trained on; the message says what was found and what would do."""
+
+
+@contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Raises DataError, which says what was `expected`, where its context raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); {expected}") from error
 
 
 EXTRAS = {"PIL": ("Pillow", "images"), "tokenizers": ("tokenizers", "text")}
@@ -36,13 +46,14 @@ def mapped(path: Path, fits: Callable[[NDArray[Any]], bool], expected: str) -> N
     `fits`: whether type and dimensions are those that are `expected`. Raises DataError: it cannot be read,
     is not complete, does not fit, or is not in C order.
     """
-    try:
-        array: NDArray[Any] = open_memmap(path, mode="r")  # reads no pickles
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); expected {expected}") from error
-    except (ValueError, EOFError, SyntaxError) as error:  # what a damaged header leads to
-        problem = " ".join(str(error).split())
-        raise DataError(f"{path}: is not a complete .npy file ({problem}); expected {expected}") from error
+    with reading(path, f"expected {expected}"):
+        try:
+            array: NDArray[Any] = open_memmap(path, mode="r")  # reads no pickles
+        except (ValueError, EOFError, SyntaxError) as error:  # what a damaged header leads to
+            problem = " ".join(str(error).split())
+            raise DataError(
+                f"{path}: is not a complete .npy file ({problem}); expected {expected}"
+            ) from error
     if not fits(array) or not array.flags.c_contiguous:
         shape = " x ".join(map(str, array.shape))
         order = "" if array.flags.c_contiguous else ", column by column"

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import DataError, mapped
+from .errors import DataError, mapped, reading
 
 VERSION = 1
 """The version of the form above."""
@@ -56,11 +56,8 @@ def read_manifest(folder: Path) -> FramesManifest:
     """Reads frames.json; raises DataError: it is missing, no JSON, of another version, or lacks something."""
     path = folder / MANIFEST
     try:
-        return FramesManifest.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); docs/data.md describes such a folder"
-        ) from error
+        with reading(path, "docs/data.md describes such a folder"):
+            return FramesManifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))} is " if first["loc"] else "is "

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..spec.data import Mnist
-from .dataset import DataError, DataSet
+from .dataset import DataSet
+from .errors import DataError, reading
 
 _UNSIGNED_BYTE = 0x08
 
@@ -41,14 +42,13 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     says.
     """
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with (
+            reading(path, "expected an IDX file"),
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+        ):
             data = file.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: not a complete gzip file ({error}); expected gzipped IDX") from error
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); expected an IDX file"
-        ) from error
     begin = 4 + 4 * dimensions
     magic = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     if data[:4] != magic:

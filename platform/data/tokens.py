@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..spec.data import MOST_TOKENS, Tokens
-from .errors import DataError, mapped
+from .errors import DataError, mapped, reading
 from .examples import Draw, Examples, Pair, Parts, evenly_spaced
 from .shape import Shape
 
@@ -110,15 +110,9 @@ def _found(folder: Path, part: str) -> Path:
 
 
 def _mapped(path: Path) -> TokenRow:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            begin = file.read(len(_NPY))
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}); expected tokens of 16 bits, as nanoGPT's "
-            "prepare.py writes them to train.bin and val.bin, or train.npy and val.npy"
-        ) from error
+    expected = "expected tokens of 16 bits, as nanoGPT's prepare.py writes them to train.bin and val.bin, or "
+    with reading(path, f"{expected}train.npy and val.npy"), path.open("rb") as file:
+        size, begin = path.stat().st_size, file.read(len(_NPY))
     if begin == _NPY or path.suffix == ".npy":
         return mapped(
             path, lambda array: array.dtype.kind in "iu" and array.ndim == 1, "integers with 1 dimension"

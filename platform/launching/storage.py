@@ -52,7 +52,7 @@ def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
     if is_bucket(place) and without_login(place) != place:
         problem = "an address with keys in it, which MLflow would show; AWS_ACCESS_KEY_ID and "
         problem += "AWS_SECRET_ACCESS_KEY are the place for them"
-        raise SpecError(source, [f"storage = {without_login(place)}: {problem}"])
+        raise SpecError(source, f"storage = {without_login(place)}: {problem}")
     if is_bucket(place):
         problem = bucket_problem(place)
         helps = what_helps(problem)
@@ -61,7 +61,7 @@ def check_storage(spec: RunSpec, source: str, *, local: bool) -> None:
     if problem:
         default = "" if "storage" in spec.model_fields_set else " (the default)"
         named = place if is_bucket(place) else f"{spec.storage}{default}: {place}"
-        raise SpecError(source, [f"storage = {named} cannot be written ({problem}); {helps}"])
+        raise SpecError(source, f"storage = {named} cannot be written ({problem}); {helps}")
 
 
 def bucket_problem(place: str) -> str:

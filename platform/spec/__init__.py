@@ -21,7 +21,7 @@ COMMAND_LINE = "command line"
 class SpecError(ValueError):
     """A spec that cannot run; the message has a line for each field that is wrong."""
 
-    def __init__(self, source: str, problems: Sequence[str], sources: Sequence[str] = ()) -> None:
+    def __init__(self, source: str, *problems: str, sources: Sequence[str] = ()) -> None:
         """Takes what is wrong: a line for each field.
 
         `source` is the file's name, or where else it comes from; `sources` that of each line, if they differ.

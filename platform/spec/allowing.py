@@ -39,7 +39,7 @@ def import_from_here() -> None:
         module = PathFinder.find_spec(name, [here])
         if module is not None and module.origin is not None:
             problem = f"would be imported in place of {'the' if name in _REQUIRED else 'the standard'} module"
-            raise SpecError(module.origin, [f"{problem} {name}, and Ray would not start; rename it"])
+            raise SpecError(module.origin, f"{problem} {name}, and Ray would not start; rename it")
     sys.path.insert(0, here)
 
 
@@ -87,7 +87,7 @@ def require_allowed(spec: RunSpec, source: str, overrides: "Overrides | None" = 
         if overrides is None or not _said(overrides, field)
     }
     if theirs:
-        raise SpecError(source, [refusal(field, path) for field, path in theirs.items()])
+        raise SpecError(source, *[refusal(field, path) for field, path in theirs.items()])
 
 
 def _said(overrides: "Overrides", field: str) -> bool:

@@ -46,9 +46,9 @@ class Overrides:
         given: dict[str, str] = {}
         for name, text in pairs(arguments):
             if not (annotations := entered([RunSpec], *name.split("."))):
-                raise SpecError(COMMAND_LINE, [f"--{name}: no such field{nearest(name)}"])
+                raise SpecError(COMMAND_LINE, f"--{name}: no such field{nearest(name)}")
             if name in given and "list" in _forms(annotations):
-                raise SpecError(COMMAND_LINE, [f"--{name}: is there twice; give a list, such as [a, b]"])
+                raise SpecError(COMMAND_LINE, f"--{name}: is there twice; give a list, such as [a, b]")
             given[name] = text
         command_line = _tree((name, text, COMMAND_LINE) for name, text in given.items())
         sections = below("")
@@ -76,13 +76,13 @@ def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         option, equals, value = argument.partition("=")
         name = option.removeprefix("--")
         if name.startswith("-"):
-            raise SpecError(COMMAND_LINE, [f"{option}: a field needs two dashes, --{name.lstrip('-')}"])
+            raise SpecError(COMMAND_LINE, f"{option}: a field needs two dashes, --{name.lstrip('-')}")
         if name == option:
-            raise SpecError(COMMAND_LINE, [f"{argument}: expected --FIELD VALUE"])
+            raise SpecError(COMMAND_LINE, f"{argument}: expected --FIELD VALUE")
         if not equals:
             value = next(rest, "--")
             if value.startswith("--"):
-                raise SpecError(COMMAND_LINE, [f"{option}: expected one argument"])
+                raise SpecError(COMMAND_LINE, f"{option}: expected one argument")
         yield name, value
 
 
@@ -125,7 +125,7 @@ def _value(name: str, text: str, source: str) -> Any:
         if not in_brackets or is_text:
             return text  # such as a policy or a pattern; its reader says what is wrong
         problem = f"{name} = {text}: {explain_yaml(error, text)}"
-        raise SpecError(source, [f"{problem}; give {{name: value}} or [value, value]"]) from None
+        raise SpecError(source, f"{problem}; give {{name: value}} or [value, value]") from None
     return text if isinstance(value, dict | list) and not in_brackets else value
 
 
@@ -147,7 +147,7 @@ def _check_variables() -> None:
             continue  # pydantic, or the search, says what is wrong with it
         setting = variable[len(ENVIRONMENT_PREFIX) :].upper()
         if close := difflib.get_close_matches(setting, fields, n=1, cutoff=_NEAR):
-            raise SpecError(variable, [f"no such field; did you mean {ENVIRONMENT_PREFIX}{close[0]}?"])
+            raise SpecError(variable, f"no such field; did you mean {ENVIRONMENT_PREFIX}{close[0]}?")
 
 
 def _variable_of(field: str) -> str:
@@ -174,5 +174,5 @@ def spelled_out(tree: Mapping[str, Any], source: str) -> dict[str, Any]:
         try:
             tree[METHOD] = parse_chain(line)
         except ValueError as error:
-            raise SpecError(source, [f"{METHOD} = {line}: {error}"]) from None
+            raise SpecError(source, f"{METHOD} = {line}: {error}") from None
     return tree

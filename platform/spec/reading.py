@@ -31,7 +31,7 @@ def read_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
     tree = read_yaml(path, RunSpec)
     import_named(tree, str(path), overrides)
     if "search" in tree:
-        raise SpecError(str(path), [f"is the spec of a search: taugrad search {shlex.quote(str(path))}"])
+        raise SpecError(str(path), f"is the spec of a search: taugrad search {shlex.quote(str(path))}")
     return read_tree(tree, str(path), Overrides.read(overrides))
 
 
@@ -45,11 +45,11 @@ def import_named(tree: Mapping[str, Any], source: str, overrides: Sequence[str])
     names = tree.get("extensions") if given is None else given.strip("[]").split(",")
     modules = [str(name).strip() for name in ([names] if isinstance(names, str) else names or ())]
     if modules and given is None and not is_allowed():
-        raise SpecError(source, [refusal("extensions", ", ".join(modules))])
+        raise SpecError(source, refusal("extensions", ", ".join(modules)))
     try:
         import_extensions(modules)
     except ValueError as error:
-        raise SpecError(source if given is None else COMMAND_LINE, [f"extensions: {error}"]) from None
+        raise SpecError(source if given is None else COMMAND_LINE, f"extensions: {error}") from None
 
 
 def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> RunSpec:
@@ -64,7 +64,9 @@ def read_tree(tree: Mapping[str, Any], source: str, overrides: Overrides) -> Run
         spec = RunSpec.model_validate(reduce(laid_over, [*overrides.layers, fields, _default_kinds()]))
     except ValidationError as error:
         wrong, problems = zip(*explain(error.errors()), strict=True)
-        raise SpecError(source, problems, [overrides.source_of(field) or source for field in wrong]) from None
+        raise SpecError(
+            source, *problems, sources=[overrides.source_of(field) or source for field in wrong]
+        ) from None
     require_allowed(spec, source, overrides)
     return spec
 

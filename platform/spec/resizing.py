@@ -28,10 +28,10 @@ def with_workers(spec: RunSpec, asked: str, changes: Mapping[str, str]) -> RunSp
         other = RunSpec.model_validate(fields)
     except ValidationError as error:
         problems = [f"{asked}: {problem}" for _, problem in explain(error.errors())]
-        raise SpecError(COMMAND_LINE, problems) from None
+        raise SpecError(COMMAND_LINE, *problems) from None
     reason = why_no_other_number(other.sync, other.compressor, other.workers)
     if reason and other.workers.count != spec.workers.count:
-        raise SpecError(COMMAND_LINE, [f"{asked}: {reason}"])
+        raise SpecError(COMMAND_LINE, f"{asked}: {reason}")
     return other
 
 
@@ -53,4 +53,4 @@ def check_present(spec: RunSpec, source: str) -> None:
         try:
             with_present(spec, present)
         except SpecError as error:
-            raise SpecError(source, error.problems) from None
+            raise SpecError(source, *error.problems) from None

@@ -59,23 +59,23 @@ def read_yaml(path: Path, model: type[BaseModel]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SpecError(str(path), [f"no such file{_meant(path)}"]) from None
+        raise SpecError(str(path), f"no such file{_meant(path)}") from None
     except IsADirectoryError:
-        raise SpecError(str(path), [f"is a folder; give its files, {path}/*.yaml"]) from None
+        raise SpecError(str(path), f"is a folder; give its files, {path}/*.yaml") from None
     except UnicodeDecodeError:
-        raise SpecError(str(path), ["is not text in UTF-8"]) from None
+        raise SpecError(str(path), "is not text in UTF-8") from None
     except OSError as error:
-        raise SpecError(str(path), [f"cannot be read: {error.strerror}"]) from None
+        raise SpecError(str(path), f"cannot be read: {error.strerror}") from None
     try:
         tree = parse_yaml(text, [model])
     except yaml.YAMLError as error:
-        raise SpecError(str(path), [explain_yaml(error, text)]) from None
+        raise SpecError(str(path), explain_yaml(error, text)) from None
     if tree is None:
         return {}
     if isinstance(tree, str):
-        raise SpecError(str(path), [f"holds the text {tree!r:.60}; write fields as `name: value`"])
+        raise SpecError(str(path), f"holds the text {tree!r:.60}; write fields as `name: value`")
     if not isinstance(tree, dict):
-        raise SpecError(str(path), [f"holds a {type(tree).__name__}; a spec must be a mapping of fields"])
+        raise SpecError(str(path), f"holds a {type(tree).__name__}; a spec must be a mapping of fields")
     return tree
 
 

@@ -111,7 +111,7 @@ def interval(values: Sequence[float], examples: int | None, metric: Metric) -> t
     if len(values) < FEWEST_SEEDS and not (metric.is_share and examples):
         return None
     if len(values) >= FEWEST_SEEDS:
-        between = _t(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        between = half_interval(values)
     if not (metric.is_share and examples):
         return mean - between, mean + between
     low, high = wilson(mean, examples)
@@ -136,8 +136,12 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 def _paired(values: Mapping[str, float], reference: Mapping[str, float]) -> float:
     """Half of the t interval of the mean difference between runs of the same seed."""
-    differences = [values[seed] - reference[seed] for seed in values]
-    return _t(len(differences) - 1) * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return half_interval([values[seed] - reference[seed] for seed in values])
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half of the 95% t interval of the mean of two or more values."""
+    return _t(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def _welch(values: Mapping[str, float], reference: Mapping[str, float]) -> float:

@@ -32,11 +32,6 @@ class Metric:
     is_share: bool = False
 
     @property
-    def title(self) -> str:
-        """The label with the unit, as an axis has it: `accuracy (%)`."""
-        return f"{self.label} ({self.unit})" if self.unit else self.label
-
-    @property
     def sign(self) -> int:
         """1 if more is better, otherwise -1: values times this should be large."""
         return 1 if self.more_is_better else -1

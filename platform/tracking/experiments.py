@@ -21,7 +21,7 @@ def find_experiment(client: "MlflowClient", name: str) -> str:
         return str(experiment.experiment_id)
     others = sorted(printable(other.name) for other in client.search_experiments(max_results=100))
     where, there = masked(client.tracking_uri), ", ".join(others) or "none"
-    raise SpecError(COMMAND_LINE, [f"EXPERIMENT {name!r}: not in {where}; there is: {there}"])
+    raise SpecError(COMMAND_LINE, f"EXPERIMENT {name!r}: not in {where}; there is: {there}")
 
 
 def every_run(

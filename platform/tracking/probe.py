@@ -148,7 +148,7 @@ def _away(uri: str, reason: str) -> SpecError:
 
 
 def _problem(text: str) -> SpecError:
-    return SpecError(VARIABLE if _is_set() else "tracking store", [text])
+    return SpecError(VARIABLE if _is_set() else "tracking store", text)
 
 
 def _is_set() -> bool:

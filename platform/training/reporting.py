@@ -25,14 +25,10 @@ class RunProgress:
     """Its value at the last evaluation; None before the first."""
     evaluation: int
     """How many evaluations are behind."""
-    evaluations: int
-    """How many the run has, if it does not stop early."""
     fraction: float
     """Elements sent over elements since the run began: local steps send nothing between exchanges."""
     wire_bytes: int
     """Bytes that all workers have sent since the run began."""
-    seconds: float
-    """Since the run began."""
     seconds_left: float
     own_models: bool = False
     """Whether the loss is of the workers' own models; the metric is always of the one that they agreed on."""

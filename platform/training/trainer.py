@@ -114,7 +114,7 @@ class Trainer:
         self.listener.stage("first iteration")
         self._started, self._done_at_start = _clock(), self.done
         if self.plan.needs_untrained:
-            self._measure(self._evaluated())
+            self._measure(self.evaluated())
         with self._publishing():
             while self.done < self.plan.iterations and not (self.reached or self.interrupted):
                 self._train_epoch()
@@ -306,7 +306,8 @@ class Trainer:
             }
             self.listener.progress(self._progress(latest), evaluated=False)
 
-    def _evaluated(self) -> Evaluation:
+    def evaluated(self) -> Evaluation:
+        """Evaluates the model on the test examples; nothing is reported."""
         self.sync.sync_model()
         return evaluate(
             self.model,
@@ -326,7 +327,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Evaluates the model, and reports what was sent since the last evaluation."""
-        self.evaluation = self._evaluated()
+        self.evaluation = self.evaluated()
         self._measure(self.evaluation)
         self.sync.flush()
         totals = self.sync.totals
@@ -361,10 +362,8 @@ class Trainer:
             metric=metric,
             value=self.evaluation[metric.name] if self.evaluation else None,
             evaluation=self.plan.evaluations(self.done),
-            evaluations=self.plan.evaluations(self.plan.iterations),
             fraction=self.sync.totals.fraction,
             wire_bytes=self.sync.totals.wire_bytes,
-            seconds=self.seconds,
             seconds_left=pace * (self.plan.iterations - self.done),
             own_models=self.sync.own_models,
         )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -29,16 +28,6 @@ _TIMED_STEPS = 5
 """Steps, after as many warm-up steps, that are timed to find how long a probe may be."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A decision, with the link that it is for."""
-
-    decision: Decision
-    link: Link
-    half: StepTime
-    """A step by torch's 16-bit all-reduce."""
-
-
 def find(
     spec: RunSpec,
     source: str,
@@ -46,8 +35,8 @@ def find(
     link: Link,
     probe_runs: "ProbeRuns",
     notify: Callable[[str], None],
-) -> Finding:
-    """Chooses how to train a run over a link.
+) -> tuple[Decision, StepTime]:
+    """Chooses how to train a run over a link; also returns a step by torch's 16-bit all-reduce.
 
     Args:
         spec: the run; `workers.count` is at least 2.
@@ -74,7 +63,7 @@ def find(
     exact, promising, rejected = sift(predicted(known, candidates, link, workers))
     run, half = run_of(spec, known), half_all_reduce(known, link, workers)
     if not promising:
-        return Finding(choose(run, exact, [], rejected, 0, probe_runs.train), link, half)
+        return choose(run, exact, [], rejected, 0, probe_runs.train), half
     with warning_if_busy(notify):
         import torch  # noqa: PLC0415 - takes seconds
 
@@ -89,7 +78,7 @@ def find(
         step_s = _step_seconds(probe_runs, run, train)
         promising, more, steps = shortlist(run, exact, promising, step_s, seconds)
         decision = choose(run, exact, promising, [*rejected, *more], steps, train, notify, late=late)
-    return Finding(decision, link, half)
+    return decision, half
 
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:

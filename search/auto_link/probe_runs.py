@@ -18,7 +18,6 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
-from taugrad.platform.training.evaluation import Evaluation, evaluate
 from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.training.trainer import Trainer
 
@@ -110,11 +109,6 @@ class ProbeRuns:
         points = sorted(run.points.items())
         return Curve(tuple(step for step, _ in points), tuple(loss for _, loss in points))
 
-    def untrained(self, spec: RunSpec, examples: Examples) -> Evaluation:
-        """Evaluates the untrained model of a run on examples."""
-        nobody = _Recorder(_ProbeRun(self._folder), 0)
-        return _evaluated(Trainer(simulated(spec), self._data, torch.device("cpu"), nobody), examples)
-
     def step_seconds(self, spec: RunSpec) -> float:
         """Mean seconds of a step of a run, with its share of evaluations; infinite before the first part."""
         run = self._runs[spec.fingerprint()]
@@ -133,24 +127,12 @@ class ProbeRuns:
             shared, worker = (unpack((run.folder / name).read_bytes()) for name in (SHARED, worker_file(0)))
             trainer.resume(Saved(shared, worker))
         else:
-            run.points[0] = _evaluated(trainer, self._data.test)[LOSS.name]
+            run.points[0] = trainer.evaluated()[LOSS.name]
         with suppress(_Enough):
             trainer.fit()
         if trainer.done >= steps:  # else it has no checkpoint
             run.done = trainer.done
             run.seconds = trainer.seconds  # those before the checkpoint included
-
-
-def _evaluated(trainer: Trainer, examples: Examples) -> Evaluation:
-    training = trainer.spec.training
-    return evaluate(
-        trainer.model,
-        trainer.task,
-        examples,
-        *(0, 1, torch.device("cpu")),
-        training.precision,
-        training.evaluation_block,
-    )
 
 
 class _Some(Examples):
@@ -168,13 +150,13 @@ class _Some(Examples):
         return self._examples.batch(self._chosen[indices], draw)
 
 
-def judges_of(spec: RunSpec) -> int:
-    """How many test examples are evaluated."""
-    return max(_LEAST_JUDGES, _BATCHES * spec.training.batch_size)
-
-
 @contextmanager
 def probe_runs_of(spec: RunSpec, data: Data) -> Iterator[ProbeRuns]:
     """Trainings in this process, which must be in no process group; their files are removed at the end."""
     with TemporaryDirectory(prefix="taugrad-") as folder, group_of_one():
-        yield ProbeRuns(data, judges_of(spec), Path(folder))
+        yield ProbeRuns(data, max(_LEAST_JUDGES, _BATCHES * spec.training.batch_size), Path(folder))
+
+
+def untrained(spec: RunSpec, data: Data) -> Trainer:
+    """A run before its first step; a process group must exist."""
+    return Trainer(simulated(spec), data, torch.device("cpu"), Listener())

@@ -11,12 +11,12 @@ from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.driver.cluster import is_local
 from taugrad.platform.launching.driver.preflight import check, usable_store
 from taugrad.platform.spec import RunSpec, SpecError
-from taugrad.platform.spec.yaml_file import dump_yaml
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 
 from ..advice import warning_of
+from ..auto_specs import as_file
 from ..config import refusal
 from ..measured import finished
 from ..plan.candidate import Candidate
@@ -24,15 +24,14 @@ from ..plan.candidates import simulated, uncompressed
 from ..plan.run_plan import check_plannable, measured_link
 from ..plan.table import number
 from . import words
-from .finding import Finding, find
+from .choice import Decision
+from .finding import find
 from .request import TargetRequest
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-    from taugrad.platform.data import Data
-
-    from .probe_runs import ProbeRuns
+    from taugrad.platform.training.trainer import Trainer
 
 ARTIFACT = "choice.md"
 """The artifact of the MLflow run: the comparison, and its reason."""
@@ -50,6 +49,10 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     Raises:
         SpecError: something is not available; at most probes were trained.
     """
+    from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
+
+    from .probe_runs import probe_runs_of, untrained  # noqa: PLC0415
+
     console = open_console()
     _check_run(spec, source)
     if warning := warning_of([(source, spec)]):
@@ -57,13 +60,16 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     reference = uncompressed(spec)
     client = None if request.plan_only else usable_store()
     check(simulated(reference) if request.plan_only else reference, source, local=is_local())
-    finding, metric = _find(spec, source, request, console)
-    decision = finding.decision
+    data = load(spec.data)
+    with probe_runs_of(spec, data) as probe_runs:
+        metric = _check_target(untrained(reference, data), source, request)
+        link = request.link or measured_link(request.hosts, console)
+        decision, half = find(spec, source, request, link, probe_runs, lambda text: say(console, text))
     chosen = _to_train(spec, decision.best, request)
-    rows = words.rows_of(decision, finding.half)
-    why = words.reason(decision, finding.link, spec.workers.count, finding.half)
+    compared = words.table_of(decision, half, f"To {metric.label} {metric.shown(request.value)}")
+    why = words.reason(decision, link, spec.workers.count, half)
     console.print()
-    console.print(words.shown(rows, f"To {metric.label} {metric.shown(request.value)}"))
+    console.print(compared)
     for line in words.left_out(decision):
         say(console, line, "dim")
     say(console, f"{why}.", "bold")
@@ -75,53 +81,33 @@ def run_auto_link(spec: RunSpec, source: str, request: TargetRequest, train: Tra
     check(chosen, source, local=is_local())
     if train(chosen) != OK:
         return FAILED
-    return _conclude(client, chosen, metric, request, finding, words.markdown(rows, [f"{why}."]), console)
+    text = f"{why}.\n\n{compared.markdown()}\n"
+    return _conclude(client, chosen, metric, request, decision, text, console)
 
 
 def _check_run(spec: RunSpec, source: str) -> None:
     check_plannable(spec, source)
     if spec.workers.device != "cpu":
         problem = "only a CPU is measured and probed; use cpu, or compare links by taugrad plan --calibration"
-        raise SpecError(source, [f"workers.device = {spec.workers.device}: {problem}"])
+        raise SpecError(source, f"workers.device = {spec.workers.device}: {problem}")
     if spec.workers.count < 2:
-        raise SpecError(source, ["workers.count = 1: nothing goes over a link; must be at least 2"])
+        raise SpecError(source, "workers.count = 1: nothing goes over a link; must be at least 2")
 
 
-def _find(spec: RunSpec, source: str, request: TargetRequest, console: Console) -> tuple[Finding, Metric]:
-    """The decision, and the target's metric."""
-    from taugrad.platform.data import load  # noqa: PLC0415 - torch takes seconds
-
-    from .probe_runs import probe_runs_of  # noqa: PLC0415
-
-    data = load(spec.data)
-    with probe_runs_of(spec, data) as probe_runs:
-        metric = _check_target(spec, source, request, data, probe_runs)
-        link = request.link
-        if link is None:
-            say(console, f"measuring the link to {', '.join(request.hosts)} ...")
-            link = measured_link(request.hosts)
-            say(console, f"the slowest: {link}, as payload")
-        return find(spec, source, request, link, probe_runs, lambda text: say(console, text)), metric
-
-
-def _check_target(
-    spec: RunSpec, source: str, request: TargetRequest, data: "Data", probe_runs: "ProbeRuns"
-) -> Metric:
+def _check_target(untrained: "Trainer", source: str, request: TargetRequest) -> Metric:
     """The target's metric; raises SpecError for unknown metrics, and for targets that are already reached."""
-    from taugrad.platform.tasks import build_task  # noqa: PLC0415 - torch takes seconds
-
-    metrics = {metric.name: metric for metric in build_task(spec.task, data.shape).metrics}
+    metrics = {metric.name: metric for metric in untrained.task.metrics}
     target = f"--target {request.metric}={request.value:g}"
     metric = metrics.get(request.metric)
     if metric is None:
         has = ", ".join(metrics)
-        raise refusal(f"{target}: no metric of task.kind = {spec.task.kind}, which has {has}")
+        raise refusal(f"{target}: no metric of task.kind = {untrained.spec.task.kind}, which has {has}")
     if metric.is_share and not 0 < request.value <= 1:
         raise refusal(f"{target}: must be above 0 and at most 1, such as 0.95 for 95%")
-    untrained = probe_runs.untrained(uncompressed(spec), data.test)[metric.name]
-    if not metric.is_better(request.value, untrained):
+    value = untrained.evaluated()[metric.name]
+    if not metric.is_better(request.value, value):
         raise refusal(
-            f"{target}: the untrained model of {source} has {metric.name} {untrained:.4g} already; give a "
+            f"{target}: the untrained model of {source} has {metric.name} {value:.4g} already; give a "
             f"{'larger' if metric.more_is_better else 'smaller'} one"
         )
     return metric
@@ -137,10 +123,8 @@ def _to_train(spec: RunSpec, candidate: Candidate, request: TargetRequest) -> Ru
 
 
 def _write(path: Path, spec: RunSpec, why: str) -> None:
-    tree = spec.model_dump(mode="json") | {"compressor": str(spec.compressor)}
-    text = f"# {why}.\n" + dump_yaml(tree)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(as_file(spec, why), encoding="utf-8")
     except OSError as error:
         raise refusal(f"-o {path}: cannot be written: {error.strerror}") from None
 
@@ -150,7 +134,7 @@ def _conclude(
     spec: RunSpec,
     metric: Metric,
     request: TargetRequest,
-    finding: Finding,
+    decision: Decision,
     text: str,
     console: Console,
 ) -> int:
@@ -169,7 +153,7 @@ def _conclude(
             f"{metric.shown(known.value)}; train longer",
         )
         return FAILED
-    say(console, result_line(spec, metric, known.value, metrics, finding.decision.best.seconds))
+    say(console, result_line(spec, metric, known.value, metrics, decision.best.seconds))
     return OK
 
 

@@ -1,26 +1,21 @@
 """A decision as text: a table, and sentences that give the reasons."""
 
 import math
-from collections.abc import Sequence
-
-from rich.table import Table
 
 from ..advice import PAGE
 from ..plan.candidate import Candidate
 from ..plan.link import Link
 from ..plan.step_model import StepTime
 from ..plan.table import number
-from ..tables import markdown as tabulated
-from ..tables import printed
+from ..tables import TextTable
 from .choice import NO_TIME, Decision
 
 HEADINGS = ("way", "s a step", "KB received a step", "worth of a step", "times faster than fp16", "")
-_TEXT = (0, 5)
 _REFERENCE = "fp16 all-reduce (torch's hook)"
 
 
-def rows_of(decision: Decision, half: StepTime) -> list[tuple[str, ...]]:
-    """Rows of what was compared, under `HEADINGS`; the last is the 16-bit all-reduce, `half`."""
+def table_of(decision: Decision, half: StepTime, title: str = "") -> TextTable:
+    """What was compared; the last row is the 16-bit all-reduce, `half`."""
     rows = []
     for candidate in decision.compared:
         step = candidate.step
@@ -38,7 +33,7 @@ def rows_of(decision: Decision, half: StepTime) -> list[tuple[str, ...]]:
             )
         )
     reference = (_REFERENCE, number(half.seconds), number(half.received / 1e3), "1.00", "1", "no spec's")
-    return [*rows, reference]
+    return TextTable(HEADINGS, [*rows, reference], (0, 5), title)
 
 
 def left_out(decision: Decision) -> list[str]:
@@ -52,16 +47,6 @@ def left_out(decision: Decision) -> list[str]:
 def times_faster(candidate: Candidate, half: StepTime) -> float:
     """Speedup to the target against the 16-bit all-reduce; 0 for one that learns nothing."""
     return half.seconds / candidate.to_target if math.isfinite(candidate.to_target) else 0.0
-
-
-def shown(rows: Sequence[Sequence[str]], title: str) -> Table:
-    """The table for a terminal."""
-    return printed(HEADINGS, rows, text=_TEXT, title=title)
-
-
-def markdown(rows: Sequence[Sequence[str]], sentences: Sequence[str]) -> str:
-    """Sentences and the table in Markdown."""
-    return "\n\n".join([*sentences, tabulated(HEADINGS, rows, text=_TEXT)]) + "\n"
 
 
 def reason(decision: Decision, link: Link, workers: int, half: StepTime) -> str:

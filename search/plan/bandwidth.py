@@ -5,7 +5,6 @@ sites, the bandwidth is that of the sites' trunks; the workers' own links stay a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .calibrated import Calibration
 from .candidate import Candidate
@@ -19,42 +18,22 @@ MOST = 1e12
 _HALVINGS = 40
 
 
-@dataclass(frozen=True)
-class BandwidthTable:
-    """The bandwidth that all ways of a comparison need.
-
-    Attributes:
-        link: with its delay, loss and trunk; its rate is not used.
-        workers: how many.
-        rows: each way, with the lowest rate for each of `SHARES`, bits per second; None: no rate suffices.
-    """
-
-    link: Link
-    workers: int
-    rows: tuple[tuple[Candidate, tuple[float | None, ...]], ...]
-
-
-def bandwidth_tables(calibration: Calibration, comparisons: Sequence[Comparison]) -> list[BandwidthTable]:
-    """Tables of comparisons, one for each number of workers and each link, whatever its rate."""
+def whatever_rate(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The first of the comparisons that differ in nothing but the link's rate, or its trunk's."""
     first: dict[tuple[Link, int], Comparison] = {}
     for comparison in comparisons:
         first.setdefault((_with_rate(comparison.link, MOST), comparison.workers), comparison)
+    return list(first.values())
+
+
+def needs(
+    calibration: Calibration, comparison: Comparison
+) -> list[tuple[Candidate, tuple[float | None, ...]]]:
+    """Each way of a comparison, with `rate_for` for each of `SHARES`."""
+    link, workers = comparison.link, comparison.workers
     return [
-        BandwidthTable(
-            comparison.link,
-            comparison.workers,
-            tuple(
-                (
-                    way,
-                    tuple(
-                        rate_for(calibration, way, comparison.link, comparison.workers, share)
-                        for share in SHARES
-                    ),
-                )
-                for way in comparison.candidates
-            ),
-        )
-        for comparison in first.values()
+        (way, tuple(rate_for(calibration, way, link, workers, share) for share in SHARES))
+        for way in comparison.candidates
     ]
 
 

@@ -1,6 +1,6 @@
 """The candidates for a run: its own way to train, and those of the advice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,7 @@ from taugrad.platform.spec.synchronization import GradientsSync, RealSync, Simul
 from taugrad.platform.spec.validation import check_method
 
 from ..advice import ADAPTIVE, RECIPES, USUAL, Pattern, Recipe, local_rate, spec_lines, worth_like
-from ..auto_specs import with_method
-from ..momentum import in_optimizer, momentum_first
+from ..auto_specs import in_optimizer, momentum_first, with_method
 from .calibrated import HALF
 from .candidate import Candidate
 
@@ -40,7 +39,7 @@ def candidates_of(spec: RunSpec, workers: int | None = None, *, sites: bool = Fa
         patterns: list[Pattern] = ["allgather"]
         if recipe.line != "none" and not recipe.is_per_step_sparse:
             patterns.append("sharded")
-        if sites:
+        if sites and recipe.family != "exact":  # an all-reduce goes through torch
             patterns.append("hierarchical")
         for pattern in patterns:
             try:
@@ -170,11 +169,6 @@ def compared_candidates(
     )
 
 
-def measured_methods(candidates: Sequence[Candidate]) -> list[str]:
-    """The lines of compressors that a calibration must contain."""
-    return sorted({candidate.method for candidate in candidates if candidate.method != HALF})
-
-
 def check_candidates(candidates: Sequence[Candidate]) -> None:
     """Refuses a method that cannot work in its mode, with a ValueError."""
     for candidate in candidates:
@@ -197,12 +191,8 @@ def _by(base: RunSpec, recipe: Recipe, workers: int, pattern: Pattern, *, faster
     Raises:
         ValueError: the method cannot work with the other fields.
     """
-    sync: Mapping[str, Any] = recipe.sync(workers, pattern)
-    if not recipe.every and pattern == "hierarchical":
-        if recipe.family == "exact":
-            raise ValueError("an all-reduce goes through torch")
-        sync = {"mode": "gradients", "pattern": "hierarchical"}
-    elif not recipe.every and pattern == "allgather":
+    sync = recipe.sync(workers, pattern)
+    if not recipe.every and pattern == "allgather":
         sync = real(base.sync).model_dump(mode="json")
     run = RunSpec.model_validate({**with_method(base, recipe.line), "sync": sync})
     if recipe.family in ("local", "sparseloco") and faster and base.training.optimizer.kind in ADAPTIVE:

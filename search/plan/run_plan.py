@@ -15,11 +15,11 @@ from taugrad.platform.terminal import open_console, say, short
 from ..advice import PAGE, warning_of
 from ..config import refusal
 from . import table
-from .bandwidth import bandwidth_tables
-from .calibrated import Calibration
+from .bandwidth import whatever_rate
+from .calibrated import HALF, Calibration
 from .calibration import CalibrationError, calibrate
 from .candidate import Candidate
-from .candidates import candidates_of, changes, check_candidates, compared_candidates, measured_methods
+from .candidates import candidates_of, changes, check_candidates, compared_candidates
 from .link import Link, Trunk
 from .planning import Comparison, plan
 from .probing import PORT, ProbeError, answer, measure, slowest
@@ -73,30 +73,25 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
     if warning := warning_of([(source, spec)]):
         say(console, warning, "yellow")
     if request.hosts:
-        say(console, f"measuring the link to {', '.join(request.hosts)} ...")
-        links.append(measured_link(request.hosts))
-        say(console, f"the slowest: {links[-1]}, as payload")
+        links.append(measured_link(request.hosts, console))
     links = [link.model_copy(update={"trunk": trunk}) for link in links]
     calibration = calibrated(
         spec,
         source,
-        measured_methods(candidates),
+        sorted({candidate.method for candidate in candidates if candidate.method != HALF}),
         console.print,
         given=request.calibration,
         sharing=request.sharing,
         renew=request.recalibrate,
     )
     comparisons = plan(calibration, candidates, links, workers)
-    needed = bandwidth_tables(calibration, comparisons)
+    rates = [table.rates_of(calibration, comparison) for comparison in whatever_rate(comparisons)]
     for comparison in comparisons:
         say(console, table.sentence(comparison), "bold")
     _advise(console, spec, comparisons, sites=trunk is not None)
-    for comparison in comparisons:
+    for shown in (*map(table.steps_of, comparisons), *rates):
         console.print()
-        console.print(table.shown(comparison))
-    for need in needed:
-        console.print()
-        console.print(table.needs_shown(need))
+        console.print(shown)
     console.print()
     say(
         console,
@@ -105,7 +100,7 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
     )
     if request.output is not None:
         request.output.mkdir(parents=True, exist_ok=True)
-        (request.output / "plan.md").write_text(table.markdown(comparisons, needed), encoding="utf-8")
+        (request.output / "plan.md").write_text(table.markdown(comparisons, rates), encoding="utf-8")
         (request.output / "plan.csv").write_text(table.as_csv(comparisons), encoding="utf-8")
         draw(comparisons, request.output / "plan.png")
         say(console, f"{short(request.output.absolute())}: plan.md, plan.csv, plan.png")
@@ -177,13 +172,14 @@ def _trunk(request: PlanRequest) -> Trunk | None:
         raise refusal(f"--between: {error}") from None
 
 
-def measured_link(hosts: Sequence[str]) -> Link:
-    """Measures links to machines, HOST or HOST:PORT, and returns the slowest.
+def measured_link(hosts: Sequence[str], console: Console) -> Link:
+    """Measures links to machines, HOST or HOST:PORT, says so, and returns the slowest.
 
     Raises:
         SpecError: an address is not valid, or a machine does not answer.
     """
     links = []
+    say(console, f"measuring the link to {', '.join(hosts)} ...")
     for address in hosts:
         host, _, port = address.rpartition(":") if address.count(":") == 1 else (address, "", "")
         if port and not port.isdecimal():
@@ -192,13 +188,15 @@ def measured_link(hosts: Sequence[str]) -> Link:
             links.append(measure(host, int(port or PORT)))
         except (ProbeError, OverflowError) as error:
             raise refusal(f"--measure {error}") from None
-    return slowest(links)
+    link = slowest(links)
+    say(console, f"the slowest: {link}, as payload")
+    return link
 
 
 def check_plannable(spec: RunSpec, source: str) -> None:
     """Raises SpecError for modes that the plan does not model."""
     if isinstance(real(spec.sync), HybridSync):
-        raise SpecError(source, [HYBRID])
+        raise SpecError(source, HYBRID)
 
 
 def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bool) -> list[Candidate]:
@@ -206,10 +204,8 @@ def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bo
     if getattr(real(spec.sync), "island", None) == "host" and not sites:
         raise SpecError(
             source,
-            [
-                "sync.island = host: a plan does not know how many workers hosts have; give a number, or "
-                "--between, so that the workers of a site are an island"
-            ],
+            "sync.island = host: a plan does not know how many workers hosts have; give a number, or "
+            "--between, so that the workers of a site are an island",
         )
     try:
         candidates = compared_candidates(spec, methods, sites=sites)
@@ -240,7 +236,7 @@ def calibrated(
         try:
             return calibrate(spec, methods, sharing=sharing, renew=renew, notify=notify)
         except CalibrationError as error:
-            raise SpecError(source, [str(error)]) from None
+            raise SpecError(source, str(error)) from None
     try:
         calibration = Calibration.model_validate_json(given.read_text(encoding="utf-8"))
     except OSError as error:

@@ -5,11 +5,9 @@ import io
 import math
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from ..tables import markdown as tabulated
-from ..tables import printed
-from .bandwidth import SHARES, BandwidthTable
+from ..tables import TextTable
+from .bandwidth import SHARES, needs
+from .calibrated import Calibration
 from .candidate import Candidate
 from .planning import Comparison
 
@@ -23,7 +21,6 @@ HEADINGS = (
     "MB received a step",
     "MB of memory",
 )
-NEEDS = ("method", "mode", *(f"{share:.0%}" for share in SHARES))
 NEVER = "never"
 """Stands for a rate if none suffices."""
 _LEAST = 1e-4
@@ -38,9 +35,9 @@ LIMITS = (
 )
 
 
-def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Rows of predictions, under `HEADINGS`."""
-    return [
+def steps_of(comparison: Comparison) -> TextTable:
+    """The predictions of a comparison."""
+    rows = [
         (
             candidate.method,
             candidate.mode,
@@ -53,35 +50,41 @@ def rows_of(comparison: Comparison) -> list[tuple[str, ...]]:
         )
         for candidate in comparison.candidates
     ]
+    return TextTable(HEADINGS, rows, (0, 1), title_of(comparison))
 
 
-def needs_of(needed: BandwidthTable) -> list[tuple[str, ...]]:
-    """Rows of ways with Mbit/s, under `NEEDS`."""
-    return [
-        (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
-        for way, rates in needed.rows
-    ]
-
-
-def needs_title(needed: BandwidthTable) -> str:
-    """The title of a bandwidth table."""
-    link, trunk = needed.link, needed.link.trunk
+def rates_of(calibration: Calibration, comparison: Comparison) -> TextTable:
+    """The rates of the link that the ways of a comparison need, without ways for which none suffices."""
+    link, trunk = comparison.link, comparison.link.trunk
     whose, lies = "worker", link if trunk is None else trunk.link
-    given = f"{needed.workers} worker{'s' * (needed.workers != 1)}"
+    given = _workers(comparison)
     if trunk is not None:
         whose = "site"
         worker_link = link.model_copy(update={"trunk": None})
         given += f" with {worker_link} at {trunk.sites} sites"
     lost = f", {100 * lies.loss:.4g}% lost" if lies.loss else ""
-    return (
+    title = (
         f"Mbit/s of each {whose}'s link for this share of the time computing; "
         f"{given}, delay {1000 * lies.delay:.4g} ms{lost}"
     )
+    ways = needs(calibration, comparison)
+    rows = [
+        (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
+        for way, rates in ways
+        if any(rates)
+    ]
+    if len(ways) > len(rows):
+        title += f"; {len(ways) - len(rows)} of {len(ways)} ways reach none of them at any rate"
+    return TextTable(("method", "mode", *(f"{share:.0%}" for share in SHARES)), rows, (0, 1), title)
 
 
 def title_of(comparison: Comparison) -> str:
     """Link and workers."""
-    return f"{comparison.link}, {comparison.workers} worker{'s' * (comparison.workers != 1)}"
+    return f"{comparison.link}, {_workers(comparison)}"
+
+
+def _workers(comparison: Comparison) -> str:
+    return f"{comparison.workers} worker{'s' * (comparison.workers != 1)}"
 
 
 def sentence(comparison: Comparison) -> str:
@@ -102,32 +105,13 @@ def sentence(comparison: Comparison) -> str:
     return text + "."
 
 
-def shown(comparison: Comparison) -> Table:
-    """For a terminal."""
-    return printed(HEADINGS, rows_of(comparison), text=(0, 1), title=title_of(comparison))
-
-
-def needs_shown(needed: BandwidthTable) -> Table:
-    """For a terminal, without the ways for which no rate suffices."""
-    rows = needs_of(needed)
-    reaching = [row for row in rows if set(row[2:]) != {NEVER}]
-    title = needs_title(needed)
-    if len(rows) > len(reaching):
-        title += f"; {len(rows) - len(reaching)} of {len(rows)} ways reach none of them at any rate"
-    return printed(NEEDS, reaching, text=(0, 1), title=title)
-
-
-def markdown(comparisons: Sequence[Comparison], needed: Sequence[BandwidthTable]) -> str:
+def markdown(comparisons: Sequence[Comparison], rates: Sequence[TextTable]) -> str:
     """All tables and sentences."""
-    parts = [
-        f"## {title_of(comparison)}\n\n{sentence(comparison)}\n\n"
-        + tabulated(HEADINGS, rows_of(comparison), text=(0, 1))
-        + "\n"
-        for comparison in comparisons
-    ]
-    parts += [
-        f"## {needs_title(table)}\n\n{tabulated(NEEDS, needs_of(table), text=(0, 1))}\n" for table in needed
-    ]
+    parts = []
+    for comparison in comparisons:
+        steps = steps_of(comparison)
+        parts.append(f"## {steps.title}\n\n{sentence(comparison)}\n\n{steps.markdown()}\n")
+    parts += [f"## {table.title}\n\n{table.markdown()}\n" for table in rates]
     return "\n".join([*parts, LIMITS]) + "\n"
 
 

@@ -48,10 +48,8 @@ def progress(iteration: int, *, own_models: bool = False) -> RunProgress:
         metric=LOSS,
         value=None,
         evaluation=0,
-        evaluations=1,
         fraction=0.02,
         wire_bytes=1_000_000,
-        seconds=3.4 * iteration,
         seconds_left=3.4 * (100 - iteration),
         own_models=own_models,
     )

@@ -99,7 +99,7 @@ def test_a_model_of_500_layers_fits_without_its_layers(prepared):
 
 def test_the_command_prints_where_to_look(prepared, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", prepared.uri)
-    monkeypatch.setattr(prepare, "_version", lambda: "9.9.9")
+    monkeypatch.setattr("mlflow.__version__", "9.9.9")
     assert prepare.dashboard("searched") == 0
     said = capsys.readouterr().out
     assert "9.9.9 is not among the versions" in said

@@ -190,7 +190,7 @@ def test_on_a_slow_link_the_sparse_way_with_the_least_seconds_for_its_worth_is_c
     assert half.seconds == pytest.approx(3.01, rel=0.01)
     assert words.times_faster(choice.best, half) == pytest.approx(times, rel=0.05)
     assert "strom(tau=density(target=0.01)" in said
-    (marked,) = [row for row in words.rows_of(choice, half) if row[-1] == "chosen"]
+    (marked,) = [row for row in words.table_of(choice, half).rows if row[-1] == "chosen"]
     assert marked[0] == str(choice.best)
 
 
@@ -219,7 +219,7 @@ def test_what_learns_nothing_is_never_chosen_however_fast_it_is(worth):
     assert all(judgement.worth == 0 for judgement in choice.compared if judgement is not choice.exact)
     half = half_all_reduce(CALIBRATION, SLOW, 4)
     assert "learned nothing" in words.reason(choice, SLOW, 4, half)
-    assert {row[4] for row in words.rows_of(choice, half) if "strom" in row[0]} == {"0"}
+    assert {row[4] for row in words.table_of(choice, half).rows if "strom" in row[0]} == {"0"}
 
 
 def test_a_run_that_learns_nothing_in_the_probe_is_not_judged_by_it():

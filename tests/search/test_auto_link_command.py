@@ -60,14 +60,14 @@ def kept():
 @pytest.fixture
 def probed_once(kept, monkeypatch):
     """A probe takes half a minute, and all that ask for one here ask for the same."""
-    really = command._find
+    really = command.find
 
     def find(*asked, **more):
         if not kept:
             kept.append(really(*asked, **more))
         return kept[0]
 
-    monkeypatch.setattr(command, "_find", find)
+    monkeypatch.setattr(command, "find", find)
 
 
 def train(uri: str, steps: int | None = 100, status: str = "FINISHED") -> StandIn:

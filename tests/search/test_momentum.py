@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.platform.spec import RunSpec
-from taugrad.search.momentum import in_optimizer, momentum_first
+from taugrad.search.auto_specs import in_optimizer, momentum_first
 
 
 def spec(momentum: float, decay: float, **fields: Any) -> RunSpec:

@@ -11,7 +11,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import AsyncSync, GradientsSync, HybridSync, WeightsSync
 from taugrad.search.advice import METHODS, RECIPES, USUAL
 from taugrad.search.plan import table
-from taugrad.search.plan.bandwidth import SHARES, bandwidth_tables, rate_for
+from taugrad.search.plan.bandwidth import SHARES, needs, rate_for, whatever_rate
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
 from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.candidates import candidates_of, changes, compared_candidates
@@ -228,29 +228,25 @@ def test_at_the_tabulated_rate_the_plan_computes_for_the_share(trunk):
     syncs = [GradientsSync(), GradientsSync(pattern="hierarchical"), WeightsSync(every=4), AsyncSync()]
     ways = [*candidates(), *(Candidate(SPARSE, sync) for sync in syncs[1:])]
     comparisons = plan(CALIBRATION, ways, links, [2, 8])
-    needed = bandwidth_tables(CALIBRATION, comparisons)
+    needed = whatever_rate(comparisons)
     assert len(needed) == 4  # two delays, or two rates of the workers' own links beside the trunk
-    for method in needed:
-        alike = next(
-            comparison
-            for comparison in comparisons
-            if (comparison.link, comparison.workers) == (method.link, method.workers)
-        )
-        assert [way for way, _ in method.rows] == list(alike.candidates)
-        for way, rates in method.rows:
+    for comparison in needed:
+        for way, rates in needs(CALIBRATION, comparison):
             reached = [rate for rate in rates if rate is not None]
             assert reached == sorted(reached) != []
             assert rates[: len(reached)] == tuple(reached)  # what is out of reach stays so
             for share, rate in zip(SHARES, reached, strict=False):
-                link = method.link.model_copy(update={"rate": rate})
+                link = comparison.link.model_copy(update={"rate": rate})
                 if trunk is not None:
                     between = trunk.link.model_copy(update={"rate": rate})
-                    link = method.link.model_copy(update={"trunk": Trunk(link=between)})
-                step = step_time(CALIBRATION, CALIBRATION.methods[way.method], way.sync, link, method.workers)
+                    link = comparison.link.model_copy(update={"trunk": Trunk(link=between)})
+                work = CALIBRATION.methods[way.method]
+                step = step_time(CALIBRATION, work, way.sync, link, comparison.workers)
                 assert step.utilization == pytest.approx(share, rel=1e-6)
     # Each step's delay of 1 ms and the time to compress leave less than 99%, however fast the link is.
-    assert any(None in rates for _, rates in needed[0].rows)
-    lines = table.markdown(comparisons, needed).split("\n## ")[-1].splitlines()
+    assert any(None in rates for _, rates in needs(CALIBRATION, needed[0]))
+    rates = [table.rates_of(CALIBRATION, comparison) for comparison in needed]
+    lines = table.markdown(comparisons, rates).split("\n## ")[-1].splitlines()
     assert ("Mbit/s of each site's link" if trunk else "Mbit/s of each worker's link") in lines[0]
     assert any("never" in line for line in lines)
 

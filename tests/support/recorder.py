@@ -32,7 +32,7 @@ class Recorder(Listener):
         self.logged.append((iteration, dict(metrics)))
 
     def progress(self, progress: RunProgress, *, evaluated: bool) -> None:
-        assert 0 <= progress.evaluation <= progress.evaluations
+        assert progress.evaluation >= 0
         self.progresses.append(progress)
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:

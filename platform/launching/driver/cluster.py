@@ -81,13 +81,13 @@ def _connect(ray: Any, stack: contextlib.ExitStack, *, dashboard: bool, workers:
                 )
         except Exception as error:
             # After half a minute on an overloaded machine, or with too little shared memory.
-            raise SpecError("Ray", [f"it did not start on this machine: {_cause_of(error)}"]) from error
+            raise SpecError("Ray", f"it did not start on this machine: {_cause_of(error)}") from error
     else:
         try:
             ray.init(log_to_driver=False, logging_level=logging.WARNING)
         except Exception as error:
             # Ray raises many types (no token, another version of Ray, ...); to the user all mean this.
-            raise SpecError("RAY_ADDRESS", [f"{os.environ['RAY_ADDRESS']}: {_cause_of(error)}"]) from error
+            raise SpecError("RAY_ADDRESS", f"{os.environ['RAY_ADDRESS']}: {_cause_of(error)}") from error
     # Ray's own handler prints stacks instead of ending as Ctrl-C does.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)

@@ -82,13 +82,13 @@ def check_job_server(address: str) -> None:
     try:
         code, reason = _asked(lambda token: _status(address, token), lambda said: said[0] in _NO_TOKEN)
     except http.client.HTTPException:
-        raise SpecError(source, ["what answers there is not a Ray cluster"]) from None
+        raise SpecError(source, "what answers there is not a Ray cluster") from None
     except (*_SILENT, ValueError) as error:
-        raise SpecError(source, [f"no cluster answers there ({getattr(error, 'reason', error)})"]) from None
+        raise SpecError(source, f"no cluster answers there ({getattr(error, 'reason', error)})") from None
     if code in _NO_TOKEN:
-        raise SpecError(source, [_token_problem()])
+        raise SpecError(source, _token_problem())
     if code != _OK:
-        raise SpecError(source, [f"what answers there is not a Ray cluster ({code} {reason})"])
+        raise SpecError(source, f"what answers there is not a Ray cluster ({code} {reason})")
 
 
 def _status(address: str, token: str) -> tuple[int, str]:
@@ -187,7 +187,7 @@ def _no_cluster(address: str, reason: str) -> SpecError:
 
 
 def _refusal(problem: str) -> SpecError:
-    return SpecError("RAY_ADDRESS", [problem])
+    return SpecError("RAY_ADDRESS", problem)
 
 
 def _token_problem() -> str:

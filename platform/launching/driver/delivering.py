@@ -23,7 +23,7 @@ def check_place(place: str) -> None:
     """Refuses what is not there, on this machine; raises SpecError."""
     path = Path(place)
     if not is_bucket(place) and not (path.is_file() or (path / FILE).is_file()):
-        raise SpecError(COMMAND_LINE, [f"FILE {place}: there is no such file, nor a checkpoint"])
+        raise SpecError(COMMAND_LINE, f"FILE {place}: there is no such file, nor a checkpoint")
 
 
 def deliver_metrics(

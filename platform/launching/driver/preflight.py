@@ -54,17 +54,15 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         sharing = f"--workers.cpus {int(100 * cpus_here() / workers.count) / 100}"
         raise SpecError(
             source,
-            [
-                f"workers.count = {workers.count} at {workers.cpus:g} CPU each: this machine has "
-                f"{cpus_here()} CPUs; {fitting} fits, or {sharing} to share them, or --sync.mode simulated "
-                "to run all of them in one process"
-            ],
+            f"workers.count = {workers.count} at {workers.cpus:g} CPU each: this machine has "
+            f"{cpus_here()} CPUs; {fitting} fits, or {sharing} to share them, or --sync.mode simulated "
+            "to run all of them in one process",
         )
     if local and real(spec.sync).authenticated:
         try:
             key_of_environment()
         except KeyProblem as problem:
-            raise SpecError(source, [f"sync.authenticated = true: {problem}"]) from None
+            raise SpecError(source, f"sync.authenticated = true: {problem}") from None
     if local and workers.device == "cuda":
         _check_cuda(spec, source)
     with _building("data", source):
@@ -84,7 +82,7 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         has = ", ".join(metric.name for metric in task.metrics)
         raise SpecError(
             source,
-            [f"training.until.{min(unknown)}: no metric of task.kind = {spec.task.kind}, which has {has}"],
+            f"training.until.{min(unknown)}: no metric of task.kind = {spec.task.kind}, which has {has}",
         )
     _check_patterns(
         spec, source, [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -97,7 +95,7 @@ def _check_experiment(spec: RunSpec, source: str) -> None:
     path = sqlite_path(uri)
     problem = None if path is None else served_only(path, uri).get(spec.experiment)
     if problem is not None:
-        raise SpecError(source, [f"experiment = {spec.experiment}: {'; '.join(problem)}"])
+        raise SpecError(source, f"experiment = {spec.experiment}: {'; '.join(problem)}")
 
 
 @contextmanager
@@ -106,9 +104,9 @@ def _building(section: str, source: str) -> Iterator[None]:
     try:
         yield
     except UserCodeError as error:
-        raise SpecError(source, [f"{section}.factory = {error.path}: {error.reason}"]) from error
+        raise SpecError(source, f"{section}.factory = {error.path}: {error.reason}") from error
     except (ValueError, ImportError, OSError) as error:
-        raise SpecError(source, [f"{section}: {error}"]) from error
+        raise SpecError(source, f"{section}: {error}") from error
 
 
 def usable_store() -> "MlflowClient":
@@ -128,7 +126,7 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
         two_parts(model)
     except ValueError as error:
         problem = f"sync.mode = hybrid with model.kind = {spec.model.kind}: {error}"
-        raise SpecError(source, [problem]) from error
+        raise SpecError(source, problem) from error
 
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
@@ -136,7 +134,7 @@ def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
     problems = [f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor, names)]
     problems += unmatched({"training.l1_exempt": spec.training.l1_exempt}, names)
     if problems:
-        raise SpecError(source, problems)
+        raise SpecError(source, *problems)
 
 
 def _check_cuda(spec: RunSpec, source: str) -> None:
@@ -144,8 +142,8 @@ def _check_cuda(spec: RunSpec, source: str) -> None:
 
     if not torch.cuda.is_available():
         problem = "torch finds no CUDA device here; use cpu, or see what taugrad doctor says"
-        raise SpecError(source, [f"workers.device = cuda: {problem}"])
+        raise SpecError(source, f"workers.device = cuda: {problem}")
     compresses = not isinstance(spec.compressor, NoCompression | PowerSGD)
     if compresses and find_spec("cupy") is None:
         problem = "compression on a GPU needs CuPy; install taugrad[cuda12] or taugrad[cuda13]"
-        raise SpecError(source, [f"workers.device = cuda: {problem}"])
+        raise SpecError(source, f"workers.device = cuda: {problem}")

@@ -44,13 +44,13 @@ def submit(
     """
     url = urlparse(address)
     if url.scheme not in {"http", "https"} or not url.hostname:
-        raise SpecError(COMMAND_LINE, [f"--address {address}: must look like http://HOST:8265"])
+        raise SpecError(COMMAND_LINE, f"--address {address}: must look like http://HOST:8265")
     shipped = dict(zip(map(str, files), _relative(files), strict=True))
     there = [shipped.get(argument, argument) for argument in arguments]
     entrypoint = shlex.join(["taugrad", command, *_relative(specs), *there])
     check_job_server(address)
     if (file := os.environ.get(KEY_FILE, "")) and not os.path.isabs(file):
-        raise SpecError(KEY_FILE, [f"{file}: give the absolute path that it has on the cluster's machines"])
+        raise SpecError(KEY_FILE, f"{file}: give the absolute path that it has on the cluster's machines")
     # Ray shows a job's environment to anybody: no key is in it, only the name of its file.
     environment = {k: v for k, v in os.environ.items() if k.startswith(ENVIRONMENT_PREFIX) and k != KEY}
     if os.environ.get("MLFLOW_TRACKING_URI") or is_this_machine(address):
@@ -144,8 +144,6 @@ def _relative(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.absolute()
         if not path.is_relative_to(Path.cwd()):
-            raise SpecError(
-                str(file), ["is outside the working directory, and only that is sent with the job"]
-            )
+            raise SpecError(str(file), "is outside the working directory, and only that is sent with the job")
         paths.append(str(path.relative_to(Path.cwd())))
     return paths

@@ -91,7 +91,7 @@ def train(specs: Sequence[tuple[str, RunSpec]], display: Display) -> int:
                 try:
                     run_id = start_run(client, spec, tags=display.tags(spec))
                 except TrackingError as error:
-                    raise SpecError("experiment", [str(error)]) from None
+                    raise SpecError("experiment", str(error)) from None
                 except Exception as error:  # of many types; the runs before this one have their results
                     problem = f"not started, MLflow does not answer: {first_line(error)}"
                     say(console, f"{spec.title}: {problem}", style="red")
@@ -134,7 +134,7 @@ def resume(run_id: str, display: Display, workers: Mapping[str, str] | None = No
                     keep_spec(client, run_id, spec)  # the next `--resume` goes on with these workers
                 finished = _run(display, client, spec, run_id, len(spec.title), lock)
     except RunHeld as error:
-        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
+        raise SpecError(COMMAND_LINE, f"--resume {run_id}: {error}") from None
     with going_on(display.console, "drawing figures"):
         display.compare(client, [spec.experiment])
     return OK if finished else FAILED
@@ -240,15 +240,15 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         run = client.get_run(run_id)
     except MlflowException:
         problem = f"--resume {run_id}: no such run in {masked(client.tracking_uri)}"
-        raise SpecError(COMMAND_LINE, [problem]) from None
+        raise SpecError(COMMAND_LINE, problem) from None
     if run.info.status == "FINISHED":
-        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: this run is finished"])
+        raise SpecError(COMMAND_LINE, f"--resume {run_id}: this run is finished")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:
         kept = Path(client.download_artifacts(run_id, "spec.yaml"))
     except (MlflowException, OSError):
         problem = f"--resume {run_id}: {masked(str(run.info.artifact_uri))} has no spec.yaml; bring it back"
-        raise SpecError(COMMAND_LINE, [problem]) from None
+        raise SpecError(COMMAND_LINE, problem) from None
     tree = read_yaml(kept, RunSpec)
     import_named(tree, f"run {run_id}", ())
     spec = RunSpec.model_validate(tree)
@@ -272,7 +272,7 @@ def _storage_of(spec: RunSpec, run_id: str, checkpoints: str) -> str:
         return former
     problem = f"its checkpoints were in {checkpoints}, and {former} is not there; bring it back, or give the "
     problem += f"command in the folder that has {spec.storage}/{run_id}"
-    raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {problem}"])
+    raise SpecError(COMMAND_LINE, f"--resume {run_id}: {problem}")
 
 
 def _check_checkpoints(folder: RunFolder, run_id: str) -> None:
@@ -280,4 +280,4 @@ def _check_checkpoints(folder: RunFolder, run_id: str) -> None:
     try:
         folder.check()
     except (CheckpointError, OSError) as error:
-        raise SpecError(COMMAND_LINE, [f"--resume {run_id}: {error}"]) from None
+        raise SpecError(COMMAND_LINE, f"--resume {run_id}: {error}") from None

@@ -84,7 +84,7 @@ def refuse(problem: str) -> NoReturn:
     """Raises SpecError: the command line is wrong."""
     from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
 
-    raise SpecError(COMMAND_LINE, [problem])
+    raise SpecError(COMMAND_LINE, problem)
 
 
 def train_specs(specs: "Sequence[tuple[str, RunSpec]]") -> int:
