@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from .bucket.compressor import Worker
 from .bucket.ledger import Step, Totals, Traffic
 from .exchange.addresses import places_of
 from .exchange.agreement import described, description, flattened, require_agreement
@@ -29,7 +30,6 @@ from .exchange.keys import require_long_enough
 from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
 from .exchange.lockstep import run
 from .exchange.mesh import connected, most_bytes_of
-from .exchange.patterns.base import Setting
 from .exchange.resizing import model_of, ranks_together, require_same_worker
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
@@ -44,6 +44,7 @@ from .exchange.worker_group import WorkerGroup
 from .methods import Method, read_config
 from .methods.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
+from .ops import ops_for
 
 _VERSION = 4
 
@@ -185,11 +186,11 @@ class LocalSteps:
             on_host(weight, dtype) if offload else weight.reshape(-1).to(dtype, copy=True)
             for weight, dtype in zip(weights, dtypes, strict=True)
         ]
-        threads = torch.get_num_threads() if threads is None else threads
-        setting = Setting(names, [weight.float() for weight in agreed], self._rank, self.workers, threads)
+        worker = Worker(ops_for(agreed[0].device, threads), self._rank, self.workers)
         self._rounds = LocalRounds(
             worker_group,
-            setting,
+            worker,
+            names,
             parts,
             (self.method, downlink),
             self._fields,

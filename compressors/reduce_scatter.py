@@ -12,7 +12,7 @@ model on each worker, which is the memory that FSDP2 saves. An element's error i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from typing import Any
@@ -24,18 +24,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .bucket.accumulated import nonzero_gradients
-from .bucket.compressor import Compressor
-from .bucket.layout import Layout, lay_out
+from .bucket.compressor import Compressor, Worker
+from .bucket.layout import ParameterSlice, Shard
 from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
 from .exchange.patterns import FIXED_SIZE, self_contained
 from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
 from .methods import CompressedMethod, Method, read_config
-from .methods.base import Context
 from .names import plain_names, unmatched_patterns
-from .ops.interface import ops_for
-from .ops.parts import Part
+from .ops import ops_for
 from .ops.readback import Readback
 from .torch_internals import after_backward, backward_id
 from .worker_state import StepState
@@ -105,10 +103,10 @@ class _Rows:
     names: tuple[str, ...]
     padded: list[int]
     """Elements of a shard of each, with the padding that makes all workers' shards as long."""
-    row: Layout
-    """Layout of one row, and of the message to its worker."""
-    all: Layout
-    """Layout of all rows."""
+    row: Compressor
+    """Reads one row, the message of a worker."""
+    all: Compressor
+    """Writes all rows."""
     elements: int
     """Elements of the parameters, without padding."""
     paper_bits: int
@@ -141,8 +139,10 @@ class ReduceScatterState(StepState):
         if problems := unmatched_patterns(config, self._names):
             raise ValueError("; ".join(problems))
         self._sharded = {name: parameters[name].sharded_param for name in self._names}
-        ops = ops_for(self._groups[0].group.device, torch.get_num_threads())
-        self._compressor = Compressor(config, ops)
+        self._method, self._ops = config, ops_for(self._groups[0].group.device)
+        sizes = {name: parameter.numel() for name, parameter in self._sharded.items()}
+        self._readback = Readback(self._ops)
+        self._worker = Worker(self._ops, model_sizes=sizes, readback=self._readback)
         self._collectives: dict[dist.ProcessGroup, Collectives] = {}
         self._rows: dict[tuple[str, ...], _Rows] = {}
         self._holds_back = False
@@ -176,10 +176,9 @@ class ReduceScatterState(StepState):
             collectives.run(dist.all_to_all_single, arrived, messages)
         except CompressionError as problem:
             raise self._fail(problem) from problem.__cause__
-        compressor, ops = self._compressor, self._compressor.ops
         total = shard if shard.dtype == torch.float32 else torch.empty_like(shard, dtype=torch.float32)
-        received = [compressor.read(ops.array(message[:-_MARK_BYTES]), rows.row) for message in arrived]
-        compressor.total(received, workers if op == dist.ReduceOp.AVG else 1, total)
+        received = [rows.row.read(self._ops.array(message[:-_MARK_BYTES])) for message in arrived]
+        rows.row.total(received, workers if op == dist.ReduceOp.AVG else 1, total)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):  # it does not tell its factor
             total.div_(torch.full((), named.group.gradient_divide_factor or 1.0, device=total.device))
         total.add_(arrived[:, -_MARK_BYTES:].contiguous().view(torch.float32).sum())
@@ -191,14 +190,14 @@ class ReduceScatterState(StepState):
 
     def _messages(self, rows: "_Rows", gradients: Tensor) -> Tensor:
         """A message to each worker, uint8 [workers, bytes], of gradients [workers, elements]."""
-        ops, workers = self._compressor.ops, len(gradients)
+        workers = len(gradients)
         shards = [shard for row in gradients for shard in torch.split(row, rows.padded)]
-        parts = [Part(name, shard) for name, shard in zip(rows.names * workers, shards, strict=True)]
-        outgoing = self._compressor.compress(parts, rows.all, Context(readback=Readback(ops)))
+        outgoing = rows.all.compress(shards, 0)
+        self._readback.forget()  # marks say what is not finite
         marks = torch.stack(torch._foreach_norm(shards, inf)).float().mul_(0).view(workers, -1)
         self._marks.append((rows.names, marks.sum(0)))
         of_row = marks.sum(1, keepdim=True).repeat(1, _MARK_BYTES // 4).view(torch.uint8)
-        return torch.cat((ops.tensor(outgoing.payload).view(workers, -1), of_row), 1)
+        return torch.cat((self._ops.tensor(outgoing.payload).view(workers, -1), of_row), 1)
 
     def _count(self, rows: "_Rows", messages: Tensor) -> None:
         step, others = self.last_step, len(messages) - 1
@@ -214,28 +213,33 @@ class ReduceScatterState(StepState):
         if names not in self._rows:
             padded = [parameter.padded_sharded_param_size.numel() for parameter in parameters]
             sizes = [self._sharded[name].numel() for name in names]
-            row = self._compressor.layout(names, padded, sizes, fixed=True)
-            assert row.fixed is not None
-            exempt = [ordinal in row.whole.ordinals for ordinal in range(len(names))]
-            bits = [32 if is_whole else row.fixed.bits for is_whole in exempt]
+            row, every = self._compressor(names, padded), self._compressor(names * workers, padded * workers)
+            exempt, fixed = set(row.layout.whole.ordinals), row.layout.fixed
+            assert fixed is not None
+            bits = [32 if ordinal in exempt else fixed.bits for ordinal in range(len(names))]
             self._rows[names] = _Rows(
                 names,
                 padded,
                 row,
-                replace(
-                    lay_out(padded * workers, exempt * workers), fixed=replace(row.fixed, messages=workers)
-                ),
+                every,
                 sum(sizes),
                 sum(size * width for size, width in zip(sizes, bits, strict=True)),
             )
         return self._rows[names]
+
+    def _compressor(self, names: Sequence[str], padded: Sequence[int]) -> Compressor:
+        """Compresses parameters, one message for as many as there are different names."""
+        pairs = enumerate(zip(names, padded, strict=True))
+        slices = tuple(ParameterSlice(name, ordinal, 0, size, size) for ordinal, (name, size) in pairs)
+        messages = len(names) // len(set(names))
+        return Compressor(self._method, self._worker, Shard(0, sum(padded), slices), messages=messages)
 
     def _collectives_of(self, group: dist.ProcessGroup) -> Collectives:
         """Returns a group's collectives; its workers first check that they agree."""
         if group not in self._collectives:
             groups = {f"module {n}": ", ".join(named.names.values()) for n, named in enumerate(self._groups)}
             require_agreement({**flattened(self.config), **described(self._sharded), **groups}, group)
-            self._collectives[group] = Collectives(group, self._compressor.ops)
+            self._collectives[group] = Collectives(group, self._ops)
         return self._collectives[group]
 
     def _begin(self) -> None:
@@ -254,7 +258,7 @@ class ReduceScatterState(StepState):
         """Ends a backward pass: all workers refuse or skip what one found not finite."""
         self._task, (sent, marks), self._marks = None, zip(*self._marks, strict=True), []
         if self._reduced is not None:
-            torch.cuda.current_stream(self._compressor.ops.device).wait_event(self._reduced)
+            torch.cuda.current_stream(self._ops.device).wait_event(self._reduced)
         finite = torch.isfinite(torch.cat(marks)).tolist()
         refused = {name for name, is_finite in zip(chain(*sent), finite, strict=True) if not is_finite}
         rank, workers = dist.get_rank(), dist.get_world_size()
@@ -271,8 +275,8 @@ class ReduceScatterState(StepState):
         """All groups that reduce in this model, also those between islands, where FSDP2 itself reduces."""
         meshes = [named.group.mesh_info for named in self._groups]
         replicas = [mesh.replicate_process_group for mesh in meshes if isinstance(mesh, HSDPMeshInfo)]
-        ops = self._compressor.ops
-        return [*self._collectives.values(), *(Collectives(group, ops) for group in dict.fromkeys(replicas))]
+        between = (Collectives(group, self._ops) for group in dict.fromkeys(replicas))
+        return [*self._collectives.values(), *between]
 
 
 @dataclass(frozen=True, eq=False)

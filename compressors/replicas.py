@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from .bucket.accumulated import nonzero_gradients
-from .bucket.compressor import Compressor, is_exempt
+from .bucket.compressor import is_exempt
 from .bucket.feedback import zeros_once
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
@@ -271,12 +271,12 @@ class ReplicaState(WorkerState):
         """
         distributed: dict[str, dict[str, DTensor]] = {}
         if isinstance(self.config, CompressedMethod):
-            kept, exempt = Compressor(self.config), self.config.exempt
+            method, exempt = self.config, self.config.exempt
             sizes = {name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()}
             names = [name for name, size in sizes.items() if not is_exempt(exempt, name, size)]
             parts = {
-                "residuals": self.feedback.residuals if kept.keeps_residuals else None,
-                "velocities": self.feedback.velocities if kept.corrects_momentum else None,
+                "residuals": self.feedback.residuals if method.keeps_residuals else None,
+                "velocities": self.feedback.velocities if method.momentum_correction else None,
             }
             for what, tensors in parts.items():
                 if tensors is not None:

@@ -48,7 +48,7 @@ class Rotating(WholeValues):
         self, batch: Batch, target: Target, parts: Sequence[Part], taus: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
         """See `SparseMethod.take`."""
-        first = given.context.iteration % self.stripes
+        first = given.iteration % self.stripes
         ends, squares, refused, end = list[int](), list[float](), list[bool](), 0
         of_each = zip(batch.pairs(), batch.rows[:, 3].tolist(), strict=True)
         for (residual, gradient), base in of_each:

@@ -22,22 +22,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, Outer, compressed_allgather
-from taugrad.compressors.bucket.compressor import compressor_for
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.feedback import Feedback
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.bucket.ledger import Step
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
 from taugrad.compressors.exchange.lockstep import run_lockstep
-from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.methods import read_config
-from taugrad.compressors.methods.base import Context
 from taugrad.compressors.methods.local import LocalFields
 from taugrad.compressors.methods.quantizers import QuantizerInput
-from taugrad.compressors.ops.interface import Batch, Quantizing, ops_for
+from taugrad.compressors.ops import ops_for
+from taugrad.compressors.ops.interface import Batch, Quantizing
 from taugrad.compressors.ops.limits import Form
-from taugrad.compressors.ops.parts import Part, Parts
 from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
 
@@ -201,33 +200,29 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
     n, names = sum(sizes), [f"p{i}" for i in range(len(sizes))]
     gradient = torch.randn(n, device=arena.device) * 0.01
     for line in WHOLE:
-        compressor = compressor_for(_method(line), arena.device, torch.get_num_threads())
-        layout, context = compressor.layout(names, sizes), Context()
-        residuals = [torch.zeros(size, device=arena.device) for size in sizes]
-        shares = torch.split(gradient, sizes)
-        parts = Parts(Part(*arguments) for arguments in zip(names, shares, residuals, strict=True))
+        shard = Shard.whole(dict(zip(names, sizes, strict=True)))
+        compressor = Compressor(_method(line), Worker(ops_for(arena.device)), shard)
+        shares, at = torch.split(gradient, sizes), [0]
 
-        def clear(residuals: list[Tensor] = residuals) -> None:
-            torch._foreach_zero_(residuals)
+        def clear(feedback: Feedback = compressor.feedback) -> None:
+            torch._foreach_zero_(list(feedback.residuals.values()))
 
-        def reset(residuals: list[Tensor] = residuals, context: Context = context) -> None:
-            torch._foreach_zero_(residuals)
-            context.memories.clear()
+        def reset(feedback: Feedback = compressor.feedback) -> None:
+            torch._foreach_zero_(list(feedback.residuals.values()))
+            feedback.memories.clear()
 
-        def compress(c: Any = compressor, p: Any = parts, a: Any = layout, x: Any = context) -> Any:
-            return c.compress(p, a, x).payload
+        def compress(c: Any = compressor, shares: Any = shares, at: list[int] = at) -> Any:
+            return c.compress(shares, at[0]).payload
 
         payload, total = compress(), torch.zeros(n, device=arena.device)
 
-        def read(c: Any = compressor, p: Any = payload, a: Any = layout, t: Tensor = total) -> None:
-            incoming = c.read(p, a)
-            assert not isinstance(incoming, NonFinite)
-            c.add(incoming, t)
+        def read(c: Any = compressor, p: Any = payload, t: Tensor = total) -> None:
+            c.total([c.read(p)], 1, t)
 
         bits = number(8 * int(payload.size) / n)
         yield Case(f"{line}, compress ({bits} bits)", compress, n, reset)
         if "density" in line:
-            context.iteration = 3
+            at[0] = 3
             yield Case(f"{line}, compress without a sample", compress, n, clear)
         yield Case(f"{line}, read and add", read, n)
 
@@ -283,10 +278,11 @@ def local_peak(arena: Arena, *, offload: bool | None) -> int:
         agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
         names, parts = [str(ordinal) for ordinal in range(len(agreed))], [range(len(agreed))]
         methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
+        ops = ops_for(agreed[0].device)
         begun = Agreed.begin(agreed, {}, fields)
         for group, model in zip(map(WorkerGroup, in_memory(2)), models, strict=True):
-            setting, parameters = Setting(names, agreed, group.rank, 2), list(model.parameters())
-            rounds.append(LocalRounds(group, setting, parts, methods, fields, 2, begun, parameters))
+            worker, parameters = Worker(ops, group.rank, 2), list(model.parameters())
+            rounds.append(LocalRounds(group, worker, names, parts, methods, fields, 2, begun, parameters))
     torch.cuda.reset_peak_memory_stats()
     for _ in range(4):
         for model, optimizer in zip(models, optimizers, strict=True):

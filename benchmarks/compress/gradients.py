@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import Compressor, Received
+from taugrad.compressors.bucket.compressor import Compressor, Received, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
-from taugrad.compressors.methods.base import Context
-from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
@@ -127,10 +127,11 @@ class Learner:
         torch.manual_seed(0)
         self.model = build(LeNet(), self.data.shape)
         self.parameters = list(self.model.named_parameters())
-        self.compressor, self.context = Compressor(config), Context()
-        sizes = [parameter.numel() for _, parameter in self.parameters]
-        self.layout = self.compressor.layout([name for name, _ in self.parameters], sizes)
-        self.residuals = [torch.zeros(size) for size in sizes]
+        shard = Shard.whole({name: parameter.numel() for name, parameter in self.parameters})
+        self.compressor, self.iteration = (
+            Compressor(config, Worker(ops_for(torch.device("cpu"), 1)), shard),
+            0,
+        )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step(self, indices: NDArray[np.int64]) -> tuple[int, Received]:
@@ -139,23 +140,20 @@ class Learner:
         scores = self.model(self.data.train_inputs[torch.from_numpy(indices)])
         loss = nn.functional.cross_entropy(scores, self.data.train_labels[torch.from_numpy(indices)])
         loss.backward()  # type: ignore[no-untyped-call]
-        parts = [
-            Part(name, _gradient(parameter), residual)
-            for (name, parameter), residual in zip(self.parameters, self.residuals, strict=True)
-        ]
-        payload = self.compressor.compress(parts, self.layout, self.context).payload
-        incoming = self.compressor.read(payload, self.layout)
+        gradients = [_gradient(parameter) for _, parameter in self.parameters]
+        payload = self.compressor.compress(gradients, self.iteration).payload
+        incoming = self.compressor.read(payload)
         if isinstance(incoming, NonFinite):
-            raise RuntimeError(f"{self.compressor.config} diverged")
-        total = torch.zeros(self.layout.bucket_elements)
-        self.compressor.add(incoming, total)
+            raise RuntimeError(f"{self.compressor.method} diverged")
+        total = torch.zeros(self.compressor.shard.elements)
+        self.compressor.total([incoming], 1, total)
         start = 0
         for _, parameter in self.parameters:
             assert parameter.grad is not None
             parameter.grad.copy_(total[start : start + parameter.numel()].view_as(parameter))
             start += parameter.numel()
         self.optimizer.step()
-        self.context.iteration += 1
+        self.iteration += 1
         return payload.size, incoming
 
 

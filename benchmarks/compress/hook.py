@@ -18,12 +18,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.bucket.feedback import Feedback
-from taugrad.compressors.methods import read_config
-from taugrad.compressors.methods.base import Context
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
+from taugrad.compressors.methods import CompressedMethod, read_config
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.array import Bytes
-from taugrad.compressors.wire.message import NonFinite
 
 from ..harness.report import Table, number, publish, read_options, verdict
 from ..harness.workers import found_by
@@ -137,24 +136,18 @@ class Bare:
     """A worker that compresses a model's buckets and reads its own messages, without DDP."""
 
     def __init__(self, model: Model, line: str, rounds: Rounds) -> None:
-        self._config = read_config(line)
-        self._compressor = compressor_for(self._config, torch.device("cpu"))  # type: ignore[arg-type]
-        self._context, self._feedback = Context(), Feedback(self._config)
-        self._context.memories = self._feedback.memories
+        method, self._iteration = read_config(line), 0
+        assert isinstance(method, CompressedMethod)
+        worker, self._compressors = Worker(ops_for(torch.device("cpu"), 1)), list[Compressor]()
         self._buckets = []
         for bucket, sizes in enumerate(model.buckets()):
             names = [f"{bucket}.{place}" for place in range(len(sizes))]
             steps = [torch.randn(sum(sizes)) * 0.01 for _ in range(rounds.gradients)]
             gradients = torch.zeros(sum(sizes))
-            named = list(zip(names, torch.split(gradients, sizes), strict=True))
-            self._buckets.append((named, gradients, steps, torch.zeros(sum(sizes))))
+            self._buckets.append((torch.split(gradients, sizes), gradients, steps, torch.zeros(sum(sizes))))
+            shard = Shard.whole(dict(zip(names, sizes, strict=True)))
+            self._compressors.append(Compressor(method, worker, shard))
         self._payloads: list[Bytes] = []
-        self._layouts = [
-            self._compressor.layout(
-                [name for name, _ in named], [parameter.numel() for _, parameter in named]
-            )
-            for named, *_ in self._buckets
-        ]
         for turn in range(rounds.warm):
             self.compress(turn)
 
@@ -164,20 +157,17 @@ class Bare:
         for _, gradients, steps, _ in self._buckets:
             gradients.copy_(steps[turn % len(steps)])
         begun = perf_counter()
-        for layout, (named, *_) in zip(self._layouts, self._buckets, strict=True):
-            parts = self._feedback.parts(named, layout, self._compressor)
-            update = self._compressor.compress(parts, layout, self._context)
-            self._payloads.append(update.payload)
-        self._context.iteration += 1
+        for compressor, (parts, *_) in zip(self._compressors, self._buckets, strict=True):
+            self._payloads.append(compressor.compress(parts, self._iteration).payload)
+        self._iteration += 1
         return perf_counter() - begun
 
     def decode(self, turn: int) -> float:
         """The seconds from payloads to sums."""
         begun = perf_counter()
-        for payload, layout, (*_, total) in zip(self._payloads, self._layouts, self._buckets, strict=True):
-            incoming = self._compressor.read(payload, layout)
-            assert not isinstance(incoming, NonFinite)
-            self._compressor.add(incoming, total)
+        given = zip(self._payloads, self._compressors, self._buckets, strict=True)
+        for payload, compressor, (*_, total) in given:
+            compressor.total([compressor.read(payload)], 1, total)
         return perf_counter() - begun
 
 

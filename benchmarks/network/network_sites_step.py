@@ -12,14 +12,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, Step, compress_replicas, compressed_allgather
+from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.lockstep import run
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns.base import Setting
-from taugrad.compressors.exchange.patterns.partial_sums import Sharded
+from taugrad.compressors.exchange.patterns import pattern_for
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
 
 from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
 
@@ -90,15 +91,11 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     carrier = connected(most_bytes=most_bytes_of(elements))
     torch.manual_seed(0)
     weights = list(Given(elements).weights)
-    setting = Setting(
-        [str(layer) for layer in range(len(weights))],
-        [torch.zeros(weight.numel()) for weight in weights],
-        rank=dist.get_rank(),
-        workers=carrier.workers,
-    )
+    worker = Worker(ops_for(torch.device("cpu"), 1), dist.get_rank(), carrier.workers)
+    sizes = {str(layer): weight.numel() for layer, weight in enumerate(weights)}
     method = read_config(line)
-    pattern = Sharded(method, method, setting, owners=carrier.workers)
-    averaging = Averaging(carrier, pattern, setting.names)
+    pattern = pattern_for("sharded", method, method, worker, sizes)
+    averaging = Averaging(carrier, pattern, pattern.names)
     drawn = drawn_gradients(weights)
     seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(carrier.workers)
     for step in range(-WARM_UP, steps):

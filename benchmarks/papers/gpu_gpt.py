@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Setting
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
 
@@ -123,10 +124,10 @@ class Training:
         self.outer = torch.optim.SGD(self.base, way.lr, way.momentum, nesterov=way.momentum > 0)
         self.traffic, self.averagings = Traffic(WORKERS), list[Averaging]()
         if way.method is not None:
-            like = [parameter.view(-1) for parameter in self.base]
-            method, threads = read_config(way.method), torch.get_num_threads()
+            sizes = {name: base.numel() for name, base in zip(names, self.base, strict=True)}
+            method, ops = read_config(way.method), ops_for(self.base[0].device)
             for carrier in in_memory(WORKERS):
-                pattern = AllGather(method, Setting(names, like, carrier.rank, WORKERS, threads))
+                pattern = AllGather(method, Worker(ops, carrier.rank, WORKERS), sizes)
                 self.averagings.append(Averaging(carrier, pattern, names))
         self.sent = 0
         """Bytes that a worker has sent."""

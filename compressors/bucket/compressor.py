@@ -1,7 +1,7 @@
-"""Turns one bucket of gradients into messages, and messages back into a bucket."""
+"""Error feedback: one worker's gradients of a bucket become a message, and all workers' messages a sum."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -11,23 +11,43 @@ from torch import Tensor
 
 from ..errors import CorruptMessage
 from ..methods import CompressedMethod
-from ..methods.base import BucketInput, Context, Exempt, RuleOutput
+from ..methods.base import BucketInput, Exempt, RuleOutput
 from ..ops.array import Array, Flags, host
 from ..ops.cpu.summing import amounts_of, joined, sum_updates
-from ..ops.interface import Ops, ops_for
-from ..ops.parts import Part, Parts, Tallies
+from ..ops.interface import Ops
+from ..ops.parts import Part, Tallies
 from ..ops.readback import Pending, Readback
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite
 from ..wire.update import Update
+from .feedback import Feedback
 from .fixed_size import FixedSize
-from .layout import Layout, lay_out
+from .layout import Shard, lay_out
 
 Received: TypeAlias = Sequence[Update]
 """What one worker sent: what it compressed, and what it sent whole; what there is of both."""
 Incoming: TypeAlias = Received | NonFinite
 """What one worker sent, or why it sent nothing."""
+_NO_GRADIENT = torch.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """What is constant for one worker, whichever bucket it compresses."""
+
+    ops: Ops
+    """The passes on the device of its gradients, and the number of threads for them."""
+    rank: int = 0
+    workers: int = 1
+    hold_back_zeros: bool = False
+    """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
+    that no worker used, so what was sent for them would be lost."""
+    model_sizes: Mapping[str, int] = field(default_factory=dict)
+    """By name, elements of the parameters of which this worker has shards; they decide what is exempt."""
+    readback: Readback | None = None
+    """Given, messages are of fixed size, and stay on the device; results of passes are fetched by the owner
+    of this. What is held back is sent as zeros."""
 
 
 @dataclass(frozen=True)
@@ -36,65 +56,118 @@ class Outgoing:
 
     payload: Array
     """uint8, the messages one after the other, in the CPU's memory; or one of fixed size, on the device."""
-    layout: Layout
-    """What they are about."""
     tallies: Tallies
     """Counts of every parameter, in order."""
     refused: Pending[Sequence[int]] = list
-    """For a message of fixed size, once `Context.readback` was fetched: completes the tallies; returns the
+    """For a message of fixed size, once `Worker.readback` was fetched: completes the tallies; returns the
     ordinals of parameters that were not finite somewhere; nothing of the message means anything then."""
 
 
 class Compressor:
-    """Applies a method to buckets. It has no state: state is in the parts and the context.
+    """Applies a method step after step to the same parameters, or slices of them, of one worker.
 
     On a GPU, the number of times that the host waits does not depend on the number of parameters in a bucket:
     once to compress what is sent whole; twice with a threshold, for how much was selected, and for that
     itself; once more each for held-back parameters, for samples, and for the bits of `entropy`.
+
+    Attributes:
+        method: what is applied.
+        feedback: what is kept from one step to the next, perhaps with that of other parameters.
+        shard: the elements that it compresses.
+        layout: what stands where in a message.
     """
 
-    def __init__(self, config: CompressedMethod, ops: Ops | None = None, threads: int = 1) -> None:
-        """Prepares a method for the device of gradients, residuals and totals, by default the CPU.
+    def __init__(
+        self,
+        method: CompressedMethod,
+        worker: Worker,
+        shard: Shard,
+        feedback: Feedback | None = None,
+        *,
+        number: int | None = None,
+        messages: int = 1,
+    ) -> None:
+        """Prepares to compress a shard of the worker's parameters.
 
-        So many threads may share the CPU's work where `ops` is not of the CPU; no result depends on it.
+        `number` is that under which thresholds are remembered, where parameters are cut into shards. With
+        messages of fixed size, so many may be written at once, each for as many of the slices.
         """
-        self.config = config
-        self.ops = ops_for(torch.device("cpu"), threads) if ops is None else ops
-        self.form, self.threads = config.message_form, max(threads, self.ops.threads)
-        self.keeps_residuals = bool(config.needs_residual or config.decay)
-        """Whether parameters that are not exempt have a residual."""
-        self.corrects_momentum = bool(config.momentum_correction)
-        """Whether they have a velocity."""
+        self.method, self.worker, self.ops, self.shard = method, worker, worker.ops, shard
+        self.feedback = Feedback(method) if feedback is None else feedback
+        self._number, self._iteration = number, 0
+        self._names, sizes = shard.names, [part.elements for part in shard.slices]
+        self._sizes, known = sizes, worker.model_sizes
+        pairs = zip(self._names, sizes, strict=True)
+        layout = lay_out(sizes, [is_exempt(method.exempt, name, known.get(name, n)) for name, n in pairs])
+        if worker.readback is not None:
+            block, bits = getattr(method, "block", 0), int(getattr(method, "value_bits", 0))
+            fixed = FixedSize(method.message_form, bits, block, layout.sent, layout.whole, messages)
+            layout = replace(layout, fixed=fixed)
+        self.layout = layout
+        self._taken: list[tuple[Outgoing, list[Part], list[list[Tensor]] | None]] = []
+        """What was taken out of residuals since the last `commit`; with copies of what they were before."""
 
-    def layout(
-        self, names: Sequence[str], sizes: Sequence[int], whole: Sequence[int] = (), *, fixed: bool = False
-    ) -> Layout:
-        """What the messages of a bucket are about: of parameters with so many elements in the bucket.
+    def compress(
+        self,
+        gradients: Sequence[Tensor],
+        iteration: int,
+        rms: Mapping[str, float] | None = None,
+        *,
+        copies: bool = False,
+        terms: Sequence[Tensor] | None = None,
+    ) -> Outgoing:
+        """What the worker sends of gradients, contiguous [numel] by slice; residuals change in place.
 
-        What is exempt is decided by the `whole` ones' numbers of elements, by default the same. With `fixed`,
-        messages are of fixed size, and stay on the device.
+        If a parameter's residual + gradient is not finite somewhere, the payload says so: then nothing is
+        sent, and residuals gain the finite elements.
+
+        Args:
+            gradients: no longer needed when this returns.
+            iteration: synchronizations before this one.
+            rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
+            copies: whether `put_back` restores copies of residuals and velocities: a step that overflows has
+                gradients that are far off.
+            terms: the worker's part of gradients that are sums; it is added to what `put_back` restores.
         """
-        pairs = zip(names, whole or sizes, strict=True)
-        exempt = [is_exempt(self.config.exempt, name, size) for name, size in pairs]
-        layout = lay_out(sizes, exempt)
-        if not fixed:
-            return layout
-        block, bits = getattr(self.config, "block", 0), int(getattr(self.config, "value_bits", 0))
-        return replace(layout, fixed=FixedSize(self.form, bits, block, layout.sent, layout.whole))
+        self._iteration = iteration
+        parts = self._parts(gradients, rms)
+        copies = copies or terms is not None
+        before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
+        for kept, gradient in zip(before or (), terms or (), strict=False):
+            for residual in kept[:1]:
+                _gain(residual, gradient)
+        with self.feedback.lock:
+            outgoing = self._compress(parts)
+        if self.method.nonfinite == "skip":
+            # Gradients are large, and one process may simulate many workers, so none is kept.
+            parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
+            self._taken.append((outgoing, parts, before))
+        return outgoing
 
-    def compress(self, parts: Sequence[Part], layout: Layout, context: Context) -> Outgoing:
-        """Runs the method over a bucket's parameters and writes what is sent.
+    def _parts(self, gradients: Sequence[Tensor], rms: Mapping[str, float] | None = None) -> list[Part]:
+        """Gradients together with what is kept for them."""
+        method, feedback, parts = self.method, self.feedback, []
+        whole = set(self.layout.whole.ordinals)
+        for ordinal, (piece, gradient) in enumerate(zip(self.shard.slices, gradients, strict=True)):
+            part = Part(piece.name, gradient)
+            if ordinal not in whole:
+                if method.keeps_residuals:
+                    part.residual = feedback.slice_of(feedback.residuals, piece, gradient)
+                if method.momentum_correction:
+                    part.velocity = feedback.slice_of(feedback.velocities, piece, gradient)
+            if rms is not None:
+                part.rms = rms[piece.name]
+            parts.append(part)
+        return parts
 
-        Residuals and velocities are changed in place. If a parameter's residual + gradient is not finite
-        somewhere, the payload says so: then nothing is sent, and residuals gain the finite elements.
-        """
-        ops = self.ops
-        if self.config.decay != 1:
+    def _compress(self, parts: list[Part]) -> Outgoing:
+        """Runs the method over the parts, and writes what is sent."""
+        ops, method, layout, feedback = self.ops, self.method, self.layout, self.feedback
+        if method.decay != 1:
             kept = [part.residual for part in parts if part.residual is not None]
             if kept:
-                torch._foreach_mul_(kept, self.config.decay)
-        parts = parts if isinstance(parts, Parts) else Parts(parts)
-        readback, tallies = context.readback or Readback(ops), Tallies.of(parts)
+                torch._foreach_mul_(kept, method.decay)
+        readback, tallies = self.worker.readback or Readback(ops), Tallies.of(self._names, self._sizes)
         updates = []
         if len(layout.whole):
             gradients = [parts[ordinal].gradient for ordinal in layout.whole.ordinals]
@@ -105,10 +178,16 @@ class Compressor:
             tallies.paper_bits[ordinals] = FORMS["f32"].paper_bits * layout.whole.sizes
         output = None
         if len(layout.sent):
-            active = self._active(parts, context)
-            given = BucketInput(layout.sent, parts, active, context, ops, readback, tallies)
-            output = self.config.run(given)
-            positions = "auto" if output.update.words is None else self.config.position_codec
+            memories = feedback.memories
+            if self._number is not None:
+                memories = feedback.shard_memories.setdefault(self._number, {})
+            is_fixed, active = layout.fixed is not None, self._active(parts)
+            output = method.run(
+                BucketInput(
+                    layout.sent, parts, active, self._iteration, memories, ops, readback, tallies, is_fixed
+                )
+            )
+            positions = "auto" if output.update.words is None else method.position_codec
             updates.insert(0, (output.update, positions))
 
         def not_finite() -> list[int]:
@@ -117,43 +196,76 @@ class Compressor:
 
         if layout.fixed is not None:
             payload = layout.fixed.write([update for update, _ in updates], ops)
-            return Outgoing(payload, layout, tallies, not_finite)
+            return Outgoing(payload, tallies, not_finite)
         arrays = readback.fetch_with([array for update, _ in updates for array in update.arrays()])
         if refused := not_finite():
-            return self._refuse(refused, output, parts, layout)
+            return self._refuse(refused, output, parts)
         updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
-        payload = message.write_all(updates, self.config.symbol_codec, self.threads)
-        return Outgoing(payload, layout, tallies)
+        return Outgoing(message.write_all(updates, method.symbol_codec, ops.threads), tallies)
 
-    def _active(self, parts: Sequence[Part], context: Context) -> Flags:
+    def _active(self, parts: Sequence[Part]) -> Flags:
         """Which parameters are not held back."""
-        if not context.hold_back_zeros:
+        if not self.worker.hold_back_zeros:
             return np.ones(len(parts), np.bool_)
         return self.ops.nonzero([part.gradient for part in parts])
 
-    def _refuse(
-        self,
-        refused: Sequence[int],
-        output: RuleOutput | None,
-        parts: Parts,
-        layout: Layout,
-    ) -> Outgoing:
+    def _refuse(self, refused: Sequence[int], output: RuleOutput | None, parts: Sequence[Part]) -> Outgoing:
         """What is sent instead of updates, which go back to where they came from."""
         if output is not None:
             # A pass that sends parameters whole has quantized nothing where a sum was not finite.
             put_back(output.update, parts, self.ops, refused if output.update.words is None else ())
-        readback, tallies = Readback(self.ops), Tallies.of(parts)
+        readback, tallies = Readback(self.ops), Tallies.of(self._names, self._sizes)
         kept = self.ops.squares([part.residual for part in parts], readback)
-        payload = message.write_nonfinite(NonFinite(self.form, layout.bucket_elements, min(refused)))
+        payload = message.write_nonfinite(self.refusal(min(refused)))
         readback.fetch()
         tallies.residual_squares[:] = kept()
-        return Outgoing(payload, layout, tallies)
+        return Outgoing(payload, tallies)
 
-    def read(self, payload: Array, layout: Layout) -> Incoming:
-        """What another worker sent for a bucket of the same layout.
+    def refusal(self, ordinal: int) -> NonFinite:
+        """The message that there is no update, because of a parameter."""
+        return NonFinite(self.method.message_form, self.layout.bucket_elements, ordinal)
+
+    def keep(self, gradients: Sequence[Tensor]) -> None:
+        """Adds gradients of which nothing is sent to the residuals."""
+        for part in self._parts(gradients):
+            if part.residual is not None:
+                _gain(part.residual, part.gradient)
+
+    def put_back(self, stepped: Set[str] = frozenset()) -> None:
+        """Undoes what `compress` took out of the residuals since the last `commit`.
+
+        This is only known with `nonfinite: skip`. What was sent of the parameters in `stepped` stays sent.
+        """
+        for outgoing, parts, before in reversed(self._taken):
+            if before is None:
+                unstepped = [replace(part, residual=None) if part.name in stepped else part for part in parts]
+                sent = self.read(outgoing.payload)
+                if not isinstance(sent, NonFinite):
+                    refused = outgoing.refused()
+                    for update in self._here(sent):
+                        put_back(update, unstepped, self.ops, refused)
+                continue
+            for part, copies in zip(parts, before, strict=True):
+                if part.name not in stepped:
+                    for memory, copy in zip(_memory_of(part), copies, strict=True):
+                        memory.copy_(copy)
+        self._taken = []
+
+    def commit(self) -> None:
+        """Confirms that what was taken out has arrived, so there is nothing to put back."""
+        self._taken = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a message of fixed size; 0 where messages have others."""
+        return 0 if self.layout.fixed is None else self.layout.fixed.nbytes
+
+    def read(self, payload: Array) -> Incoming:
+        """What another worker sent for the same parameters.
 
         Raises CorruptMessage where a message is damaged, of another method, or does not fit the layout.
         """
+        layout = self.layout
         if layout.fixed is not None:
             return layout.fixed.read(payload, self.ops)
         if message.is_refusal(payload):
@@ -163,7 +275,7 @@ class Compressor:
         updates = []
         for segments in (group for group in (layout.sent, layout.whole) if len(group)):
             length = message.length_of(payload)
-            update = message.read(payload[:length], segments, self.threads)
+            update = message.read(payload[:length], segments, self.ops.threads)
             if segments is layout.sent:
                 self._check_form(update.form)
             elif update.form != "f32" or update.k != layout.whole.n:
@@ -174,27 +286,19 @@ class Compressor:
             raise CorruptMessage(f"{payload.size} bytes follow the last message")
         return updates
 
-    def read_all(self, payloads: Mapping[int, Array], layout: Layout) -> list[Incoming]:
-        """What workers sent for a bucket of the same layout; errors of `read` name the worker."""
+    def read_all(self, payloads: Mapping[int, Array]) -> list[Incoming]:
+        """What workers sent for the same parameters, by rank; errors of `read` name the worker."""
         read = []
         for rank, payload in payloads.items():
             try:
-                read.append(self.read(payload, layout))
+                read.append(self.read(payload))
             except CorruptMessage as reason:
                 raise CorruptMessage(f"the message of worker {rank}: {reason}") from None
         return read
 
     def _check_form(self, form: str) -> None:
-        if form != self.form:
-            raise CorruptMessage(f"it is of {form}, this worker sends {self.form}")
-
-    def put_back(self, outgoing: Outgoing, parts: Sequence[Part]) -> None:
-        """Adds what was taken out for a step that is left out to the residuals it came from."""
-        sent = self.read(outgoing.payload, outgoing.layout)
-        if not isinstance(sent, NonFinite):
-            refused = outgoing.refused()
-            for update in self._here(sent):
-                put_back(update, parts, self.ops, refused)
+        if form != self.method.message_form:
+            raise CorruptMessage(f"it is of {form}, this worker sends {self.method.message_form}")
 
     def _here(self, received: Received) -> Received:
         """Updates on the device of the gradients. Does not wait."""
@@ -212,20 +316,30 @@ class Compressor:
         updates = [self._here(received) for received in incoming if not isinstance(received, NonFinite)]
         sum_all(updates, divisor, total, self.ops)
 
-    def add(self, incoming: Received, total: Tensor) -> None:
-        """Adds one worker's updates to a bucket, float32 [bucket elements]."""
-        for update in self._here(incoming):
-            add_update(update, total, self.ops)
+
+def residual_squares(feedbacks: Sequence[Feedback], ops: Ops) -> float:
+    """Sum of squares of all residuals."""
+    readback = Readback(ops)
+    residuals = [residual for feedback in feedbacks for residual in feedback.residuals.values()]
+    squares = ops.squares(residuals, readback)
+    readback.fetch()
+    return float(sum(squares().tolist()))
+
+
+def _gain(residual: Tensor, gradient: Tensor) -> None:
+    """Adds a gradient, except where the sum is not finite."""
+    total = residual + gradient
+    torch.where(torch.isfinite(total), total, residual, out=residual)
+
+
+def _memory_of(part: Part) -> list[Tensor]:
+    """Its residual and velocity, if it has them."""
+    return [memory for memory in (part.residual, part.velocity) if memory is not None]
 
 
 def is_exempt(exempt: Exempt, name: str, elements: int) -> bool:
     """Whether a parameter is sent whole."""
     return elements < exempt.smaller_than or any(fnmatchcase(name, pattern) for pattern in exempt.names)
-
-
-def compressor_for(config: CompressedMethod, device: torch.device, threads: int = 1) -> Compressor:
-    """A method that runs on the device of the gradients; arguments and errors as for `ops_for`."""
-    return Compressor(config, ops_for(device, threads), threads)
 
 
 # What was sent is added on the device where it is; nothing here waits.

@@ -13,7 +13,7 @@ pieces, so that its arithmetic is the same, and a GPU needs memory for one piece
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
+from ..bucket.compressor import Worker
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteWeight, WorkersDisagree
 from ..methods import Method
@@ -32,7 +33,7 @@ from .agreement import difference
 from .averaging import Averaging
 from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
-from .patterns.base import Pattern, RefusedUpdate, Setting
+from .patterns.base import Pattern, RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
 from .rounds import ExchangeRecord, PendingRounds
 from .side_channel import LEFT, SideChannel, SideData
@@ -127,7 +128,7 @@ class Fragment:
         fields: LocalFields,
     ) -> None:
         """Takes charge of some of the parameters; `agreed` and `parameters` have all."""
-        self.averaging = Averaging(group.carrier, pattern, pattern.setting.names, tag, NonFiniteWeight)
+        self.averaging = Averaging(group.carrier, pattern, pattern.names, tag, NonFiniteWeight)
         self.pattern, self.ordinals, self._fields, self._group = pattern, ordinals, fields, group
         self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
         self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
@@ -152,7 +153,7 @@ class Fragment:
         part, pattern = self.part, self.pattern
         if self._fields.exchange == "weights":
             means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
-            pattern.rms = dict(zip(pattern.setting.names, means, strict=True))
+            pattern.rms = dict(zip(pattern.names, means, strict=True))
         update = self.pseudo_gradient()
         pending = self.averaging.begin(
             update if part.weight == 1 else [part.weight * tensor for tensor in update]
@@ -274,7 +275,7 @@ class Fragment:
             for of in range(rank, former, now)
         ]
         self.averaging.reshard(unsent)
-        names, factor = self.pattern.setting.names, share_of(former, now, self.pattern.reduction)
+        names, factor = self.pattern.names, share_of(former, now, self.pattern.reduction)
         examples = sum(part.examples for part in parts[rank::now])
         self.part = WorkerPart(list(parts[model_of(rank, former)].squares), examples)
         weights = bases = self.base_weights()
@@ -300,7 +301,7 @@ class Fragment:
     ) -> dict[str, Tensor]:
         """How far one of the former workers moved since it continued from the agreed weights, or sent."""
         share, moved = self._fields.unsent_share(workers) / (part.weight or 1.0), {}
-        names = self.pattern.setting.names
+        names = self.pattern.names
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
             base = self.agreed[place]
             if part.at_sending:
@@ -358,7 +359,8 @@ class LocalRounds:
     def __init__(
         self,
         group: WorkerGroup,
-        setting: Setting,
+        worker: Worker,
+        names: Sequence[str],
         parts: Sequence[Sequence[int]],
         methods: tuple[Method, Method | None],
         fields: LocalFields,
@@ -370,8 +372,8 @@ class LocalRounds:
     ) -> None:
         """Takes charge of a worker, which continues from the agreed weights and buffers.
 
-        The setting is of all parameters, and its tensors lie where residuals will; each part has the ordinals
-        of a fragment's. The methods are those of what workers send, and of sums on their way back. The
+        The worker's passes run where residuals lie; the names are of all parameters, and each part has the
+        ordinals of a fragment's. The methods are those of what workers send, and of sums on the way back. The
         parameters may be of any shape and floating dtype; of DTensors, the local shards are exchanged. The
         model's buffers are exchanged, too, if it is given.
         """
@@ -383,9 +385,8 @@ class LocalRounds:
             method, back = self_contained(method), self_contained(back)
         self.fragments = []
         for number, ordinals in enumerate(parts):
-            names, like = setting.names, setting.like
-            part = replace(setting, names=[names[i] for i in ordinals], like=[like[i] for i in ordinals])
-            pattern = pattern_for(fields.pattern, method, back, part, sites)
+            sizes = {names[ordinal]: agreed.weights[ordinal].numel() for ordinal in ordinals}
+            pattern = pattern_for(fields.pattern, method, back, worker, sizes, sites=sites)
             self.fragments.append(
                 Fragment(group, pattern, f"round {number}", ordinals, agreed, parameters, fields)
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..fields import Group, Settings
 from ..ops.array import Flags
 from ..ops.interface import Batch, Ops
 from ..ops.limits import Form
-from ..ops.parts import Parts, Tallies
+from ..ops.parts import Part, Tallies
 from ..ops.readback import Pending, Readback
 from ..ops.segments import Numbers, Segments
 from ..thresholds.base import PolicyMemory
@@ -107,21 +107,6 @@ class NoCompression(_Common):
 # Methods that send messages
 
 
-@dataclass
-class Context:
-    """Inputs of a rule besides a bucket's parameters."""
-
-    iteration: int = 0
-    """Steps before this one."""
-    hold_back_zeros: bool = False
-    """Send nothing for a parameter whose gradient is zero everywhere. DDP drops the result for parameters
-    that no worker used, so what was sent for them would be lost."""
-    memories: Memories = field(default_factory=dict)
-    readback: Readback | None = None
-    """Of messages of fixed size: results of passes, which the caller fetches. What is held back is sent as
-    zeros."""
-
-
 @dataclass(slots=True)
 class RuleOutput:
     """The update of a bucket."""
@@ -139,15 +124,26 @@ class BucketInput:
     """A bucket on its way through a rule."""
 
     segments: Segments
-    parts: Parts
+    all_parts: Sequence[Part]
     """All of the bucket, by ordinal; residuals and velocities change in place."""
     active: Flags
     """bool [parameters of the bucket], which are not held back."""
-    context: Context
+    iteration: int
+    """Steps before this one."""
+    memories: Memories
+    """What the threshold policy remembers."""
     ops: Ops
     readback: Readback
     """Results of passes. A rule fetches it if it needs them to go on; it is fetched again with the update."""
     tallies: Tallies
+    has_fixed_size: bool = False
+    """Whether every element of every segment is sent, that of what is held back as zeros."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Those of the segments."""
+        every, ordinals = self.all_parts, self.segments.ordinals
+        return every if len(ordinals) == len(every) else [every[ordinal] for ordinal in ordinals]
 
     @property
     def numbers(self) -> Numbers:
@@ -162,20 +158,16 @@ class BucketInput:
         return held
 
     def batch(self) -> Batch:
-        """The segments, for passes: kept with the parts."""
-        batch: Batch | None = self.parts.laid_out.get(self.segments)
-        if batch is None:
-            segments, parts = self.segments, self.parts.of(self.segments)
-            residuals, gradients = [part.residual for part in parts], [part.gradient for part in parts]
-            batch = Batch.of(residuals, gradients, segments.sizes, segments.firsts)
-            self.parts.laid_out[segments] = batch
-        return batch
+        """The segments, for passes."""
+        residuals = [part.residual for part in self.parts]
+        gradients = [part.gradient for part in self.parts]
+        return Batch.of(residuals, gradients, self.segments.sizes, self.segments.firsts)
 
     def squares_of(self, ordinals: Sequence[int]) -> Callable[[], None]:
         """Sums the squares of residuals that no pass reads; returns what tallies them, once fetched."""
         if not ordinals:
             return lambda: None
-        squares = self.ops.squares([self.parts[ordinal].residual for ordinal in ordinals], self.readback)
+        squares = self.ops.squares([self.all_parts[ordinal].residual for ordinal in ordinals], self.readback)
 
         def note() -> None:
             self.tallies.residual_squares[ordinals] = squares()
@@ -186,7 +178,7 @@ class BucketInput:
 class CompressedMethod(_Common):
     """Methods that send messages (`wire`): they split residual + gradient into an update and a new residual.
 
-    State is in the parts and the context, never in the method. The result for a parameter must not depend on
+    State is in the parts and the memories, never in the method. The result for a parameter must not depend on
     its neighbours: DDP rebuilds its buckets.
     """
 
@@ -197,6 +189,11 @@ class CompressedMethod(_Common):
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether parameters that are not exempt have a residual."""
+        return bool(self.needs_residual or self.decay)
 
     @property
     @abstractmethod

@@ -31,12 +31,12 @@ class DenseMethod(CompressedMethod, Quantizer):
 
     def run(self, given: BucketInput) -> RuleOutput:
         segments, numbers, tallies = given.segments, given.numbers, given.tallies
-        whole, parts = given.batch(), given.parts.of(segments)
+        whole, parts = given.batch(), given.parts
         batch, rows = whole.select(numbers), np.arange(numbers.size)
         active = parts if batch is whole else [parts[number] for number in numbers]
         rms = [part.rms for part in active]
         batch = _side_by_side(batch, whole)
-        if given.context.readback is not None:
+        if given.has_fixed_size:
             batch, rows = whole.without_residuals(~given.active[segments.places]), numbers
         quantized = self.apply(QuantizerInput(batch, given.ops, given.readback, rms))
         bits, counts = np.zeros(len(segments), np.int64), np.zeros(len(segments), np.int64)

@@ -110,20 +110,20 @@ class SparseMethod(CompressedMethod):
 
     def run(self, given: BucketInput) -> RuleOutput:
         """See `CompressedMethod.run`; passes append to one another, through all parameters."""
-        segments, ops, context = given.segments, given.ops, given.context
+        segments, ops, memories = given.segments, given.ops, given.memories
         whole, numbers = given.batch(), given.numbers
-        parts = given.parts.of(segments)
+        parts = given.parts
         batch = whole.select(numbers)
         active = parts if batch is whole else [parts[number] for number in numbers]
         if self.momentum:
             velocities = [part.velocity for part in active if part.velocity is not None]
             batch = ops.apply_momentum(batch, velocities, self.momentum)
             whole = whole.replaced(numbers, batch)
-        policy, chunks, iteration = self.policy, self.chunks, context.iteration
-        known = self._memories(policy, parts, context.memories)
+        policy, chunks, iteration = self.policy, self.chunks, given.iteration
+        known = self._memories(policy, parts, memories)
         wanted, shares = policy.need_samples(parts, iteration, known), policy.shares(iteration, known)
         sampled = with_magnitudes(parts, wanted, whole, ops, shares)
-        policy.decide(known, iteration, context.memories, self)
+        policy.decide(known, iteration, memories, self)
         decided = policy.taus(sampled, iteration, known, self)
         # All elements: a rank's share changes by iteration, and so the same memory can be used again. The
         # CPU's pass writes more of a chunk before it chooses.
@@ -175,7 +175,7 @@ class SparseMethod(CompressedMethod):
             rows[:, 0] = [0 if part.velocity is None else part.velocity.data_ptr() for part in parts]
             given.ops.add_words(target.words[: int(selected.ends[-1])], selected.ends, rows, None, None)
         clip: Clip | None = getattr(self, "clip", None)
-        if clip is None or (given.context.iteration + 1) % clip.every:
+        if clip is None or (given.iteration + 1) % clip.every:
             return lambda: None
         most = [clip.to * tau for tau in selected.taus.tolist()]
         given.ops.clamp([part.residual for part in parts if part.residual is not None], most)

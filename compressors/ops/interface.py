@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -227,8 +226,8 @@ class Ops(Protocol):
     device: torch.device
     on_host: ClassVar[bool]
     """Whether tensors lie in the CPU's memory, where anybody can look at them."""
-    threads: int = 1
-    """How many share the CPU's work."""
+    threads: int
+    """How many share the CPU's work: passes, and messages."""
 
     # Memory
 
@@ -386,23 +385,3 @@ def scales_of(largest: Floats32, sizes: Numbers) -> Floats64:
     _, exponents = np.frexp(np.square(largest.astype(np.float64)))
     lengths = np.array([size.bit_length() for size in sizes.tolist()], np.int64)
     return ((62 - lengths - exponents + 1023) << 52).view(np.float64)
-
-
-_ADDRESSES = {
-    "cpu": "taugrad.compressors.ops.cpu.passes:CpuOps",
-    "cuda": "taugrad.compressors.ops.cuda.cupy_runtime:CuPyRuntime",
-}
-
-
-def ops_for(device: torch.device, threads: int = 1) -> Ops:
-    """The operations on a device's tensors. No result depends on how many threads share the CPU's work.
-
-    Raises:
-        ImportError: it is a GPU, and CuPy is not installed.
-        ValueError: no method supports this device.
-    """
-    if device.type not in _ADDRESSES:
-        raise ValueError(f"gradients lie on {device}; methods work on {' and '.join(_ADDRESSES)}")
-    module, _, name = _ADDRESSES[device.type].partition(":")  # a machine imports only what it has
-    made: Ops = getattr(import_module(module), name)(threads if device.type == "cpu" else device)
-    return made

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .segments import Numbers, Segments
+from .segments import Numbers
 
 if TYPE_CHECKING:  # specs are read without torch
     from torch import Tensor
@@ -39,22 +39,6 @@ class Part:
     def elements(self) -> int:
         """numel."""
         return self.gradient.numel()
-
-
-class Parts(list[Part]):
-    """The parameters of a bucket. As long as they have the same tensors, this may be compressed again."""
-
-    def __init__(self, parts: Iterable[Part]) -> None:
-        """Records tensors that stay where they are."""
-        super().__init__(parts)
-        self.names = [part.name for part in self]
-        self.elements = [part.gradient.numel() for part in self]
-        self.laid_out: dict[Segments, Any] = {}
-        """What passes go by, of some of them."""
-
-    def of(self, segments: Segments) -> list[Part]:
-        """Those of some segments; itself if these are all."""
-        return self if len(segments) == len(self) else [self[ordinal] for ordinal in segments.ordinals]
 
 
 @dataclass(slots=True)
@@ -101,11 +85,11 @@ class Tallies:
     paper_bits: Numbers
 
     @classmethod
-    def of(cls, parts: Parts) -> Tallies:
+    def of(cls, names: Sequence[str], elements: Sequence[int]) -> Tallies:
         """Nothing yet."""
-        sent, bits = np.zeros((2, len(parts)), np.int64)
-        taus = np.full(len(parts), np.nan, np.float32)
-        return cls(parts.names, parts.elements, sent, np.zeros(len(parts)), taus, bits)
+        sent, bits = np.zeros((2, len(names)), np.int64)
+        taus = np.full(len(names), np.nan, np.float32)
+        return cls(names, elements, sent, np.zeros(len(names)), taus, bits)
 
     def __iter__(self) -> Iterator[PartTally]:
         taus = [None if isnan(tau) else tau for tau in self.taus.tolist()]

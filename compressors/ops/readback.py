@@ -46,6 +46,10 @@ class Readback:
         self._slots.append(slot)
         return slot
 
+    def forget(self) -> None:
+        """Drops what nobody will ask for."""
+        self._slots = []
+
     def fetch(self) -> None:
         """Fills in `host` of every slot taken so far; waits once, if there are any."""
         if self._slots:

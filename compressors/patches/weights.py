@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parameter import is_lazy
 
 from ..errors import PatchMismatch
+from ..ops import ops_for
 from ..ops.cuda.ops import CudaOps
-from ..ops.interface import ops_for
 from .format import PATTERNS, Row
 from .kernels import PatchOps, Piece
 from .kernels.cpu import CpuPatching

@@ -46,8 +46,8 @@ class Options:
     """Number of CPU threads for a pass; None: as many as torch uses."""
     hold_back_zeros: bool = False
     """Send nothing for a parameter whose gradient is zero everywhere."""
-    whole: Mapping[str, int] | None = None
-    """By name, the elements of what parameters are shards of; None where they are no shards."""
+    model_sizes: Mapping[str, int] = field(default_factory=dict)
+    """By name, the elements of the parameters of which workers have shards."""
 
 
 @dataclass(frozen=True)

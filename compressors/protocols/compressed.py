@@ -19,7 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from ..bucket.compressor import Worker
 from ..bucket.feedback import Feedback
+from ..bucket.layout import cut_parameters, shards_of
 from ..bucket.ledger import Step, Traffic
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
@@ -28,11 +30,12 @@ from ..exchange.collectives import Collectives, first_refused
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import downlink_method, pattern_for
-from ..exchange.patterns.base import Pattern, RefusedUpdate, Setting, cut_parameters, shards_of
+from ..exchange.patterns.base import Pattern, RefusedUpdate
 from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..methods import CompressedMethod
-from ..ops.interface import ops_for
+from ..ops import ops_for
+from ..ops.interface import Ops
 from ..ops.parts import by_parameter
 from ..ops.readback import Readback
 from ..spans import RECORDER
@@ -43,34 +46,15 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What is the same for a bucket in every step.
-
-    Parameters are in the model's reverse order. DDP orders them differently in a process's first backward
-    pass than in later ones, and what is sent, and its bytes, must not depend on that.
-    """
-
-    names: list[str]
-    places: list[int]
-    """For each name, its index among the bucket's parameters."""
-    pattern: Pattern
-    number: int
-    """A number that is unique within a step and the same on every worker: that of its first parameter."""
-
-    @property
-    def in_order(self) -> bool:
-        """Whether a sum by the pattern lies as the bucket does."""
-        return self.places == sorted(self.places) and len(self.pattern.shards) == 1
-
-
-@dataclass(frozen=True)
 class _Exchange:
     """A bucket's exchange under way."""
 
     bucket: Bucket
-    plan: _Plan
+    pattern: Pattern
+    in_order: bool
+    """Whether a sum by the pattern lies as the bucket does."""
     gradients: Sequence[Tensor]
-    """In the order of the plan."""
+    """In the order of the pattern's parameters."""
     pending: PendingRounds
     compressed: float
     """When its first messages were handed over, in seconds of `perf_counter`."""
@@ -78,7 +62,7 @@ class _Exchange:
     def count_layers(self, step: Step) -> None:
         """Counts what this worker sent of its own gradient, by parameter."""
         tallies = self.pending.record.tallies
-        step.count_layers(tallies if len(self.plan.pattern.shards) == 1 else by_parameter(tallies))
+        step.count_layers(tallies if len(self.pattern.shards) == 1 else by_parameter(tallies))
 
 
 class CompressedReducer(Reducer):
@@ -99,8 +83,7 @@ class CompressedReducer(Reducer):
         assert options.pattern is not None
         pattern, sites = options.pattern, options.sites
         self._config, self._pattern, self._parameters = config, pattern, parameters
-        self._feedback, self._whole, self._hold_back_zeros = feedback, options.whole, options.hold_back_zeros
-        self._threads = torch.get_num_threads() if options.threads is None else options.threads
+        self._feedback, self._options = feedback, options
         self._sites = None if sites is None else Sites.of(sites, self._workers)
         """For hierarchical; None until the first exchange if hosts decide."""
         self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
@@ -115,9 +98,11 @@ class CompressedReducer(Reducer):
         if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
             self.back = Feedback(self._back_method)
             self.back.slices = self._slices[self._rank]
-        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._patterns: dict[tuple[str, ...], tuple[Pattern, list[int]]] = {}
+        """By the names in a bucket; with the index among these of each of the pattern's parameters."""
         self._used: list[Pattern] = []
         """By which patterns a step that may be skipped was exchanged."""
+        self._ops: dict[torch.device, Ops] = {}
         self._carrier: Carrier | None = None
         self._collectives: Collectives | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -142,7 +127,7 @@ class CompressedReducer(Reducer):
         if self._carrier is not None or self._collectives is not None:
             return
         if self._pattern == "collective":
-            ops = ops_for(next(iter(self._parameters.values())).device, self._threads)
+            ops = self._ops_on(next(iter(self._parameters.values())).device)
             self._collectives, self._readback = Collectives(self._group, ops), Readback(ops)
             return
         if self._pattern == "hierarchical":
@@ -176,21 +161,21 @@ class CompressedReducer(Reducer):
         here: SimpleQueue[Callable[[], None]] = SimpleQueue()
         exchange = self._begin(bucket, step, here.put if bucket.is_awaited else self._decoder.submit)
         pending, buffer = exchange.pending, bucket.buffer
-        if exchange.plan.pattern.compresses_at_once:
+        if exchange.pattern.compresses_at_once:
             exchange.count_layers(step)
 
         def finish(_: Future[None]) -> Tensor:
             received = perf_counter()
             with self.reaching():
                 payloads = self._valid(pending.payloads.result)
-            refusals = self._valid(lambda: exchange.plan.pattern.refusals(payloads))
+            refusals = self._valid(lambda: exchange.pattern.refusals(payloads))
             if refusals and self._nonfinite == "refuse":
                 refusal = refusals[0]
-                raise self._fail(NonFiniteGradient(exchange.plan.names[refusal.ordinal], refusal.rank))
+                raise self._fail(NonFiniteGradient(exchange.pattern.names[refusal.ordinal], refusal.rank))
             self._fill(exchange, payloads, refusals)
             if buffer.is_cuda:  # the CPU copy is not stream-ordered
                 torch.cuda.current_stream(buffer.device).synchronize()
-            if not exchange.plan.pattern.compresses_at_once:
+            if not exchange.pattern.compresses_at_once:
                 with self._lock:
                     exchange.count_layers(step)
             self._count(exchange, step, refusals, received)
@@ -245,7 +230,7 @@ class CompressedReducer(Reducer):
         with self._on_stream(exchanges[0].bucket.buffer.device), self.reaching():
             self._readback.fetch()
             refused = [
-                exchange.plan.names[ordinal]
+                exchange.pattern.names[ordinal]
                 for exchange in exchanges
                 for ordinals in exchange.pending.record.refused
                 for ordinal in ordinals()
@@ -258,12 +243,12 @@ class CompressedReducer(Reducer):
         if first is not None and self._nonfinite == "refuse":
             raise self._fail(NonFiniteGradient(*first))
         for exchange in exchanges:
-            plan, refusals = exchange.plan, list[RefusedUpdate]()
+            names, refusals = exchange.pattern.names, list[RefusedUpdate]()
             if first is not None:
                 name, rank = first
                 exchange.bucket.buffer.zero_()
-                if name in plan.names:
-                    refusals = [RefusedUpdate(rank, plan.names.index(name))]
+                if name in names:
+                    refusals = [RefusedUpdate(rank, names.index(name))]
                 self._finish(exchange, refusals)
             exchange.count_layers(step)
             self._count(exchange, step, refusals, received)
@@ -274,14 +259,18 @@ class CompressedReducer(Reducer):
         """Compresses a bucket, and sends the first messages; `schedule` as for `PendingRounds`."""
         carrier = self._collectives or self._carrier
         assert carrier is not None, "workers are connected before their first exchange"
-        plan, shares, record = self._plan_of(bucket), bucket.shares, ExchangeRecord(Traffic(self._workers))
+        pattern, places = self._pattern_of(bucket)
+        shares, record = bucket.shares, ExchangeRecord(Traffic(self._workers))
         record.traffic.sums.elements = bucket.buffer.numel()
-        pattern, gradients = plan.pattern, [shares[place] for place in plan.places]
+        gradients, in_order = [shares[place] for place in places], len(pattern.shards) == 1
+        in_order &= places == sorted(places)
         # A scaler drops the gradients of a step that overflows: many of them are far off.
         pattern.copies = bucket.scale is not None
         if self._nonfinite == "skip":
             self._used.append(pattern)
-        rounds, number = pattern.rounds(gradients, self._iteration, record), bucket.series + plan.number
+        rounds = pattern.rounds(gradients, self._iteration, record)
+        # Unique within a step, and the same on every worker: the ordinal of the bucket's first parameter.
+        number = bucket.series + self._ordinals[pattern.names[-1]]
         pending = PendingRounds(rounds, record, carrier, f"bucket {number}", schedule)
         started = perf_counter()
         pending.begin()
@@ -289,12 +278,12 @@ class CompressedReducer(Reducer):
         step.compress_s += compressed - started
         RECORDER.add("compress", "compute", started, compressed, bucket.title)
         self._times.began()
-        return _Exchange(bucket, plan, gradients, pending, compressed)
+        return _Exchange(bucket, pattern, in_order, gradients, pending, compressed)
 
     def _fill(self, exchange: "_Exchange", payloads: Payloads, refusals: Sequence[RefusedUpdate]) -> None:
         """Fills the buffer with the sum of all workers' updates, or with their mean."""
-        buffer, pattern, gradients = exchange.bucket.buffer, exchange.plan.pattern, exchange.gradients
-        direct = exchange.plan.in_order and buffer.dtype == torch.float32
+        buffer, pattern, gradients = exchange.bucket.buffer, exchange.pattern, exchange.gradients
+        direct = exchange.in_order and buffer.dtype == torch.float32
         total = self._valid(lambda: pattern.assemble(payloads, buffer if direct else None))
         if not direct:
             places = [place for shard in pattern.shards for place in shard.of(gradients)]
@@ -322,36 +311,50 @@ class CompressedReducer(Reducer):
         with self._lock:
             self.traffic.add(traffic)
             step.add(traffic.sums)
-            step.keeps_residuals |= exchange.plan.pattern.keeps_residuals
+            step.keeps_residuals |= exchange.pattern.keeps_residuals
             sums = (tally for column in exchange.pending.record.sum_columns for tally in column)
             step.residual_squares += sum(tally.residual_squares for tally in sums)
             for refusal in refusals:
-                step.skip(exchange.plan.names[refusal.ordinal], refusal.rank)
+                step.skip(exchange.pattern.names[refusal.ordinal], refusal.rank)
         self._times.arrived(step, exchange.compressed, received, exchange.bucket.title)
 
-    def _plan_of(self, bucket: Bucket) -> _Plan:
+    def _pattern_of(self, bucket: Bucket) -> tuple[Pattern, list[int]]:
+        """A bucket's pattern, and the index in the bucket of each of the pattern's parameters.
+
+        Parameters are in the model's reverse order. DDP orders them differently in a process's first backward
+        pass than in later ones, and what is sent, and its bytes, must not depend on that.
+        """
         key = tuple(bucket.names)
-        plan = self._plans.get(key)
-        if plan is None:
+        if key not in self._patterns:
             places = sorted(range(len(key)), key=lambda place: -self._ordinals[key[place]])
             names = [key[place] for place in places]
-            setting = Setting(
-                names,
-                [_flat_like(self._parameters[name]) for name in names],
-                rank=self._rank,
-                workers=self._workers,
-                threads=self._threads,
-                hold_back_zeros=self._hold_back_zeros,
-                whole=() if self._whole is None else [self._whole[name] for name in names],
-                feedback=self._feedback,
-                back=self.back,
-                readback=None if self._collectives is None else self._readback,
+            worker = Worker(
+                self._ops_on(bucket.buffer.device),
+                self._rank,
+                self._workers,
+                self._options.hold_back_zeros,
+                self._options.model_sizes,
+                None if self._collectives is None else self._readback,
             )
-            method, back, shards = self._config, self._back_method, shards_of(self._slices, names)
-            pattern = pattern_for(self._pattern, method, back, setting, self._sites, lambda *_: shards)
-            number = min(self._ordinals[name] for name in key)
-            plan = self._plans[key] = _Plan(names, places, pattern, number)
-        return plan
+            pattern = pattern_for(
+                self._pattern,
+                self._config,
+                self._back_method,
+                worker,
+                {name: self._parameters[name].numel() for name in names},
+                sites=self._sites,
+                shards=shards_of(self._slices, names),
+                feedback=self._feedback,
+                kept_back=self.back,
+            )
+            self._patterns[key] = pattern, places
+        return self._patterns[key]
+
+    def _ops_on(self, device: torch.device) -> Ops:
+        """The passes on a device; a model may lie on several."""
+        if device not in self._ops:
+            self._ops[device] = ops_for(device, self._options.threads)
+        return self._ops[device]
 
     def _valid(self, read: Callable[[], _Result]) -> _Result:
         """What is read of messages; notes as the failure that one is not valid."""
@@ -359,8 +362,3 @@ class CompressedReducer(Reducer):
             return read()
         except CorruptMessage as reason:
             raise self._fail(reason) from None
-
-
-def _flat_like(parameter: Tensor) -> Tensor:
-    """[numel], of the same type and device; it takes no memory."""
-    return parameter.new_empty(()).expand(parameter.numel())

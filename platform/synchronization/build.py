@@ -2,26 +2,27 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import Compressor, compressor_for
+from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.layout import cut_parameters, shards_of
 from taugrad.compressors.exchange.addresses import places_of
 from taugrad.compressors.exchange.carrier import Carrier, in_memory
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragments_of, on_host
 from taugrad.compressors.exchange.mesh import connected, most_bytes_of
-from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
+from taugrad.compressors.exchange.patterns import downlink_method, pattern_for, self_contained
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Pattern, Setting, cut_parameters, shards_of
+from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.methods import Method, NoCompression, PowerSGD, read_config
 from taugrad.compressors.methods.dense import DenseSymbols
+from taugrad.compressors.ops import ops_for
 
 from ..replica.generators import Randomness
 from ..replica.replica import Replica
@@ -43,6 +44,7 @@ from .asynchronous.worker import AsyncWorker
 from .gathering import all_gather_texts
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
+from .hybrid.exchange import DenseMessages
 from .hybrid.layers import two_parts
 from .hybrid.mode import HybridTraining
 from .hybrid.worker import HybridConfig, HybridWorker
@@ -160,12 +162,13 @@ class _Build:
         agreed = Agreed.begin(weights, buffers_of(model), mode)
         sites = self._sites() if mode.pattern == "hierarchical" else None
         replicas, made = self._replicas(), list[WorkerInLockstep]()
-        setting = self._setting(replicas[0])
-        for group, replica in zip(self.groups, replicas, strict=True):
+        sizes = [weights.numel() for weights in replicas[0].weights()]
+        for group, worker, replica in zip(self.groups, self._workers_of(replicas[0]), replicas, strict=True):
             local = LocalRounds(
                 group,
-                replace(setting, rank=group.rank),
-                fragments_of(setting.sizes, mode.fragments),
+                worker,
+                replica.names,
+                fragments_of(sizes, mode.fragments),
                 (self.method, mode.back),
                 mode,
                 mode.every,
@@ -234,10 +237,10 @@ class _Build:
             for group, pattern in zip(self.groups, self._patterns(replica), strict=True)
         ]
 
-    def _activations(self, mode: HybridSync) -> Compressor:
-        method = read_config(mode.activations)
+    def _activations(self, mode: HybridSync) -> DenseMessages:
+        method = self_contained(read_config(mode.activations))
         assert isinstance(method, DenseSymbols)
-        return compressor_for(method, self.device, torch.get_num_threads())
+        return DenseMessages(method, ops_for(self.device))
 
     def _replicas(self) -> list[Replica]:
         """One per worker; the first has the model itself."""
@@ -261,36 +264,32 @@ class _Build:
             return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
         return connected(most_bytes=most_bytes, key=key)
 
-    def _setting(self, replica: Replica) -> Setting:
-        """The setting of all parameters; tensors lie where residuals will."""
+    def _workers_of(self, replica: Replica) -> list[Worker]:
+        """One per group; passes run where residuals lie."""
         offloads = isinstance(self.mode, WeightsSync) and self.mode.offload
-        return Setting(
-            replica.names,
-            [weight.float().cpu() if offloads else weight.clone() for weight in replica.weights()],
-            rank=self.groups[0].rank,
-            workers=self.workers,
-            threads=torch.get_num_threads(),
-            hold_back_zeros=self.spec.training.find_unused_parameters,
-        )
+        ops = ops_for(torch.device("cpu") if offloads else replica.parameters[0].device)
+        hold_back_zeros = self.spec.training.find_unused_parameters
+        return [Worker(ops, group.rank, self.workers, hold_back_zeros) for group in self.groups]
 
     def _patterns(self, replica: Replica) -> list[Pattern]:
         """One per worker."""
-        setting = self._setting(replica)
+        sizes = dict(zip(replica.names, map(Tensor.numel, replica.weights()), strict=True))
         mode, method = self.mode, self.method
         back: Method = getattr(mode, "back", None) or downlink_method(method)
         name = mode.pattern_name
-        settings = [replace(setting, rank=group.rank) for group in self.groups]
+        workers = self._workers_of(replica)
         if not isinstance(mode, GradientsSync):
-            return [pattern_for(name, method, back, setting, None) for setting in settings]
+            return [pattern_for(name, method, back, worker, sizes) for worker in workers]
         if mode.gathers_buckets and isinstance(method, NoCompression) and not self.clips_own:
-            return [AllGather(method, setting, all_reduces=True) for setting in settings]
+            return [AllGather(method, worker, sizes, all_reduces=True) for worker in workers]
         sites = self._sites() if name == "hierarchical" else None
         slices = cut_parameters(
-            dict(zip(reversed(setting.names), reversed(setting.sizes), strict=True)),
-            1 if name == "parameter_server" else setting.workers,
+            dict(reversed(sizes.items())), 1 if name == "parameter_server" else self.workers
         )
-        shards = shards_of(slices, setting.names)  # as the hook cuts them
-        return [pattern_for(name, method, back, setting, sites, lambda *_: shards) for setting in settings]
+        shards = shards_of(slices, replica.names)  # as the hook cuts them
+        return [
+            pattern_for(name, method, back, worker, sizes, sites=sites, shards=shards) for worker in workers
+        ]
 
     def _sites(self) -> Sites:
         """Where the workers are: as the spec says, else those of one host are one site."""

@@ -41,7 +41,7 @@ class GradientsInRounds(WorkerInLockstep):
         whether `nonfinite: skip` is accepted. `model` is the whole, where the replica has a part of it;
         `others` names its other parameters.
         """
-        super().__init__(group, sum(pattern.setting.sizes))
+        super().__init__(group, sum(pattern.sizes.values()))
         nonfinite = partial(NonFiniteGradient, can_skip=can_skip)
         self._averaging = Averaging(group.carrier, pattern, [*replica.names, *others], nonfinite=nonfinite)
         self._pattern, self._replica, self._randomness, self._refuses = pattern, replica, randomness, refuses

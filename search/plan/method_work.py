@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, Method, PowerSGD
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.replica.replica import Replica
@@ -148,7 +150,8 @@ def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> 
         )
     buckets, kept = [], 0
     for bucket in gradients:
-        worker = FeedbackCompressor(method, bucket.names, bucket.steps[0], threads=torch.get_num_threads())
+        elements = dict(zip(bucket.names, map(Tensor.numel, bucket.steps[0]), strict=True))
+        worker = Compressor(method, Worker(ops_for(torch.device("cpu"))), Shard.whole(elements))
         seconds, sizes, payload = [], [], np.empty(0, np.uint8)
         for iteration in range(COMPRESSIONS):
             step = [gradient.clone() for gradient in bucket.steps[iteration % len(bucket.steps)]]
@@ -176,15 +179,13 @@ def work_of(method: Method, gradients: Sequence[Gradient], watch: Stopwatch) -> 
     return MethodWork(buckets=tuple(buckets), kept_bytes=kept)
 
 
-def _read_seconds(
-    watch: Stopwatch, worker: FeedbackCompressor, payload: Any, messages: int, total: Tensor
-) -> float:
+def _read_seconds(watch: Stopwatch, worker: Compressor, payload: Any, messages: int, total: Tensor) -> float:
     """Seconds to read this number of messages and to fill a bucket with their mean."""
 
     def read() -> None:
         incoming = [worker.read(payload) for _ in range(messages)]
         assert not any(isinstance(update, NonFinite) for update in incoming)
-        worker.compressor.total(incoming, messages, total)
+        worker.total(incoming, messages, total)
 
     return watch.seconds_of(read)
 

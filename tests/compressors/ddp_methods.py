@@ -26,12 +26,13 @@ from ddp import (
 from methods import CONSERVING, MESSAGES, METHODS
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import Outgoing, is_exempt
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.compressor import Compressor, Outgoing, Worker, is_exempt
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import NonFiniteGradient
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.array import Bytes
+from taugrad.compressors.ops.cpu.passes import CPU
 
 SHAPES = [parameter.shape for parameter in make_model().parameters()]
 STOP = 3
@@ -59,8 +60,7 @@ class Simulated:
     """The same workers in one process, on its CPU: messages read and summed, without DDP and a network."""
 
     def __init__(self, config: CompressedMethod) -> None:
-        like = [torch.zeros(n) for n in SIZES.values()]
-        self.mine = FeedbackCompressor(config, list(SIZES), like, threads=1)
+        self.mine = Compressor(config, Worker(CPU), Shard.whole(SIZES))
 
     def payload(self, run: Run) -> Bytes:
         self.sent = self.mine.compress([flat(run.latest)[name] for name in SIZES], run.at - 1)
@@ -68,7 +68,7 @@ class Simulated:
 
     def check(self, run: Run, payloads: list[Bytes]) -> None:
         received, total = [self.mine.read(payload) for payload in payloads], torch.zeros(ELEMENTS)
-        self.mine.compressor.total(received, len(received), total)
+        self.mine.total(received, len(received), total)
         due = dict(zip(SIZES, total.split(list(SIZES.values())), strict=True))
         assert_same(flat(gradients(run.model)), due)
         for name in ("residuals", "velocities"):

@@ -24,12 +24,14 @@ from ddp_sites import HandedOver
 from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState, NonFiniteGradient
+from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.layout import cut_parameters, shards_of
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import run_lockstep
-from taugrad.compressors.exchange.patterns import base, downlink_method, pattern_for
-from taugrad.compressors.exchange.patterns.base import Setting
+from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 
 LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
 FIXED = [
@@ -66,17 +68,16 @@ class Simulated:
     def __init__(self, pattern: str, line: str) -> None:
         method, workers = read_config(line), dist.get_world_size()
         self.names = list(reversed(SIZES))
-        like = [torch.zeros(SIZES[name]) for name in self.names]
-        slices = base.cut_parameters(SIZES, 1 if pattern == "parameter_server" else workers)
-        cut: Any = lambda *_: base.shards_of(slices, self.names)  # noqa: E731
+        sizes = {name: SIZES[name] for name in self.names}
+        slices = cut_parameters(SIZES, 1 if pattern == "parameter_server" else workers)
         self.patterns = [
             pattern_for(
                 "sharded" if pattern == "collective" else pattern,
                 method,
                 downlink_method(method),
-                Setting(self.names, like, rank, workers),
-                None,
-                cut,
+                Worker(CPU, rank, workers),
+                sizes,
+                shards=shards_of(slices, self.names),
             )
             for rank in range(workers)
         ]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ddp import KILLED, SCENARIOS, clean_up
 from torch.distributed.fsdp import FSDPModule
 
-from taugrad.compressors.exchange.patterns import base
+from taugrad.compressors.bucket import layout
 
 LEFT_OUT = {"ddp_process"}
 if not hasattr(FSDPModule, "set_custom_reduce_scatter"):  # before torch 2.9
@@ -27,7 +27,7 @@ for path in sorted(Path(__file__).parent.glob("ddp_*.py")):  # which list scenar
 
 def main(rank: int, workers: int, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
-    base._SHORTEST_SLICE = 16  # the scenarios' parameters are small; not where tests of other folders run
+    layout._SHORTEST_SLICE = 16  # the scenarios' parameters are small; not where tests of other folders run
     warnings.simplefilter("ignore")
     dist.init_process_group(
         "gloo",

@@ -17,12 +17,14 @@ from pydantic import ValidationError
 
 from taugrad.cli import main
 from taugrad.compressors import register
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.fields import FAMILIES
 from taugrad.compressors.methods import chain, read_config
 from taugrad.compressors.methods.quantizers import Quantizer
 from taugrad.compressors.methods.sparse import SparseMethod
 from taugrad.compressors.methods.threshold import ThresholdedMethod
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.thresholds.base import Policy
 from taugrad.platform.data import load
 from taugrad.platform.spec import SpecError
@@ -104,20 +106,21 @@ def test_methods_of_the_example_come_back_from_messages_and_lose_nothing(line: s
     for same in (str(config), config.model_dump(), config.model_dump(mode="json"), config):
         assert read_config(same) == config
     assert eval(repr(config), {"chain": chain}) == config
-    like = [torch.zeros(size) for size in SIZES]
-    worker, resumed = (FeedbackCompressor(config, list("abc"), like, threads=1) for _ in range(2))
+    shard = Shard.whole(dict(zip("abc", SIZES, strict=True)))
+    worker, resumed = (Compressor(config, Worker(CPU), shard) for _ in range(2))
     owed = torch.zeros(sum(SIZES), dtype=torch.float64)
     for step in range(9):
         torch.manual_seed(step)
         gradients = [torch.randn(size) for size in SIZES]
         if step == 5:
-            resumed.load_state_dict(worker.state_dict())
+            like = dict(zip("abc", gradients, strict=True))
+            resumed.feedback.load_state_dict(worker.feedback.state_dict(), like)
         payload = worker.compress([gradient.clone() for gradient in gradients], step).payload
         if step >= 5:
             again = resumed.compress([gradient.clone() for gradient in gradients], step).payload
             assert payload.tobytes() == again.tobytes()
         total = torch.zeros(sum(SIZES))
-        worker.compressor.total([worker.read(payload)], 1, total)
+        worker.total([worker.read(payload)], 1, total)
         owed += torch.cat(gradients).double() - total.double()
     if "momentum" not in line:
         kept = torch.cat([worker.feedback.residuals[name] for name in "abc"])

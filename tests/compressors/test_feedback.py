@@ -9,8 +9,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 
 LINES = (
     "wgt(0.5, nonfinite='skip')",
@@ -21,11 +23,10 @@ LINES = (
 SIZES = {"first": 30_000, "second": 2_000}
 
 
-def compressor(line: str, **options: bool) -> FeedbackCompressor:
+def compressor(line: str, **options: bool) -> Compressor:
     method = read_config(line)
     assert isinstance(method, CompressedMethod)
-    like = [torch.zeros(size) for size in SIZES.values()]
-    return FeedbackCompressor(method, list(SIZES), like, threads=1, **options)
+    return Compressor(method, Worker(CPU, **options), Shard.whole(SIZES))
 
 
 def gradients(iteration: int) -> list[torch.Tensor]:
@@ -33,7 +34,7 @@ def gradients(iteration: int) -> list[torch.Tensor]:
     return [torch.randn(size, generator=generator) for size in SIZES.values()]
 
 
-def residuals(one: FeedbackCompressor) -> list[torch.Tensor]:
+def residuals(one: Compressor) -> list[torch.Tensor]:
     return [one.feedback.residuals[name].clone() for name in SIZES]
 
 
@@ -77,8 +78,6 @@ def test_there_are_as_many_tensors_as_names() -> None:
     one = compressor(LINES[0])
     with pytest.raises(ValueError, match="shorter"):
         one.compress(gradients(1)[:1], 0)
-    with pytest.raises(ValueError, match="shorter"):
-        FeedbackCompressor(one.compressor.config, list(SIZES), gradients(1)[:1], threads=1)
 
 
 # A state of another number of workers: what was not sent is neither lost nor sent twice.

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from updates import check_by_the_page, check_rewritten, read
 
 from taugrad.compressors.bucket.compressor import Compressor, add_update
-from taugrad.compressors.bucket.layout import Layout
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message
@@ -69,7 +68,6 @@ class Original:
     """A payload as a worker writes it."""
 
     compressor: Compressor
-    layout: Layout
     payload: bytes
     messages: list[tuple[bytes, tuple[int, ...]]]
     """Those that it is made of, each with the sizes of the parameters that it is about."""
@@ -82,11 +80,7 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
     if rng.random() < 0.1:
         gradients[-1][-1] = np.nan
     (payload,) = worker.step(gradients).payloads
-    layout, messages, rest = (
-        worker.compressor.layout(worker.names, sizes),
-        [],
-        np.frombuffer(payload, np.uint8),
-    )
+    layout, messages, rest = worker.compressor.layout, [], np.frombuffer(payload, np.uint8)
     if message.is_refusal(rest):
         messages.append((payload, tuple(sizes)))
     else:
@@ -94,7 +88,7 @@ def original(line: str, sizes: list[int], seed: int) -> Original:
             size = message.length_of(rest)
             messages.append((rest[:size].tobytes(), tuple(segments.sizes.tolist())))
             rest = rest[size:]
-    return Original(worker.compressor, layout, payload, messages)
+    return Original(worker.compressor, payload, messages)
 
 
 def originals(seed: int) -> list[Original]:
@@ -242,14 +236,14 @@ class Fuzzer:
         whole = bytearray().join(pieces)
         if rng.random() < 0.2:
             whole = damaged(whole, other.payload, rng)
-        incoming = self._timed("payloads", whole, lambda given: source.compressor.read(given, source.layout))
+        incoming = self._timed("payloads", whole, source.compressor.read)
         if incoming is None or isinstance(incoming, NonFinite):
             return
         for update in incoming:
-            check_update(update, source.layout.bucket_elements, self._dense)
-        total = self._dense.last(4 * source.layout.bucket_elements)
+            check_update(update, source.compressor.shard.elements, self._dense)
+        total = self._dense.last(4 * source.compressor.shard.elements)
         total[:] = 0
-        source.compressor.add(incoming, torch.from_numpy(total.view(np.float32)))
+        source.compressor.total([incoming], 1, torch.from_numpy(total.view(np.float32)))
 
     def _timed(self, name: str, data: bytearray, reading: Callable[[NDArray[np.uint8]], Any]) -> Any:
         """What reading came to; None if it was refused."""

@@ -13,10 +13,10 @@ from formats import FORMATS, HUFFMAN, OWN_CODES, forged, sealed
 from messages import segments_of, write
 from updates import check_by_the_page, check_rewritten, random_update
 
-from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.bucket.layout import lay_out
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CompressionError, CorruptMessage
-from taugrad.compressors.methods import read_config
+from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.wire import message
@@ -151,12 +151,14 @@ WHOLE = forged("f32", "every", 4, 4, floats(1, 2, 3, 4))
 
 
 def test_a_payload_has_the_messages_that_are_due() -> None:
-    reader, layout = Compressor(read_config("bgt(1)")), lay_out([5, 4, 4], [False, True, False])
+    method = read_config("bgt(1, exempt=exempt(names=['whole']))")
+    assert isinstance(method, CompressedMethod)
+    reader = Compressor(method, Worker(CPU), Shard.whole({"a": 5, "whole": 4, "b": 4}))
     payload = np.frombuffer(BGT + WHOLE, np.uint8)
-    sent, whole = reader.read(payload, layout)
+    sent, whole = reader.read(payload)
     assert isinstance(sent, Update)
     assert isinstance(whole, Update)
-    assert (sent.k, sent.segments) == (2, layout.sent)
+    assert (sent.k, sent.segments) == (2, reader.layout.sent)
     assert whole.amounts(CPU).tolist() == [1, 2, 3, 4]
     other = forged("strom", "packed32", 9, 1, words(3))
     wrong = {
@@ -169,19 +171,19 @@ def test_a_payload_has_the_messages_that_are_due() -> None:
     }
     for why, data in wrong.items():
         with pytest.raises(CorruptMessage, match=why):
-            reader.read(np.frombuffer(data, np.uint8), layout)
+            reader.read(np.frombuffer(data, np.uint8))
     for cut in (1, 27, len(BGT) - 1, len(BGT) + 5, payload.size - 1):
         with pytest.raises(CorruptMessage):
-            reader.read(payload[:cut], layout)
+            reader.read(payload[:cut])
     huge = bytearray(BGT + WHOLE)
     huge[16:24] = b"\xff" * 8
     with pytest.raises(CorruptMessage, match="length: the header says"):
-        reader.read(np.frombuffer(huge, np.uint8), layout)
+        reader.read(np.frombuffer(huge, np.uint8))
     refusal = message.write_nonfinite(NonFinite("bgt", 13, 1))
-    assert reader.read(refusal, layout) == NonFinite("bgt", 13, 1)
+    assert reader.read(refusal) == NonFinite("bgt", 13, 1)
     other_refusal = message.write_nonfinite(NonFinite("qgt", 13, 1))
     with pytest.raises(CorruptMessage, match="the message of worker 1: it is of qgt"):
-        reader.read_all({0: payload, 1: other_refusal}, layout)
+        reader.read_all({0: payload, 1: other_refusal})
 
 
 def test_an_update_too_long_for_a_message_is_an_error_of_the_caller() -> None:

@@ -41,7 +41,6 @@ def test_exempt_parameters_are_sent_whole_and_exact(method: str, fields: str) ->
 
 def test_a_bucket_may_be_exempt_as_a_whole(method: str) -> None:
     worker = workbench.Worker(with_fields(method, "exempt={'names': ['p*']}"), names=["p0", "p1", "p2", "p3"])
-    worker.residuals = [None] * 4
     gradients = workbench.random_gradients(1)
     step = worker.step(gradients)
     assert all(actual.tobytes() == due.tobytes() for actual, due in zip(step.decoded, gradients, strict=True))
@@ -82,7 +81,7 @@ def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
     assert corrected > 3
     for iteration in sampled:
         assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    policy = worker.compressor.config.policy
+    policy = worker.config.policy
     for memory in worker.memories.values():
         assert memory.target == 0.05
         due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
@@ -183,5 +182,5 @@ def test_decay_is_taken_off_the_residual_before_the_gradient_comes(method: str, 
             assert np.array_equal(step.decoded[i], due.decoded[i])
             if worker.residuals[i] is not None:
                 assert np.array_equal(worker.residual(i), twin.residual(i))
-    forgets = decay == 0 and not worker.compressor.config.needs_residual
+    forgets = decay == 0 and not worker.config.needs_residual
     assert (worker.residuals[0] is None) == forgets

@@ -160,8 +160,8 @@ def test_dl4j_steps_only_outside_of_its_range() -> None:
 def test_a_layer_is_not_sampled_again_and_again(policy: str) -> None:
     """Though its scale jumps back and forth, so that each tau is far off in the next iteration."""
     worker, samples = workbench.Worker(f"wgt({policy})", SIZES), 0
-    chosen = worker.compressor.config.policy
-    worker.context.iteration = 40  # a run begins with more samples
+    chosen = worker.config.policy
+    worker.iteration = 40  # a run begins with more samples
     for step in range(40, 160):
         part = Part("p0", torch.zeros(SIZES[0]))
         memory = worker.memories.get("p0") or chosen.memory()
@@ -185,7 +185,7 @@ def test_policies_survive_zeros_and_steps_that_are_not_finite(policy: str) -> No
         done = worker.step(count, hold_back_zeros=True)
         assert bool(done.refused) == (step in (3, 10))
         if done.refused:
-            worker.put_back(done)
+            worker.put_back()
         values = [value for memory in worker.memories.values() for value in memory.plain().values()]
         assert all(
             math.isfinite(value) for value in np.hstack([value for value in values if value is not None])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from cases import in_turn
 
-from taugrad.compressors.bucket.compressor import Compressor, compressor_for
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.cuda import cupy_runtime
 from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device
 from taugrad.compressors.ops.interface import Batch, Quantizing
@@ -26,15 +26,15 @@ def fetched(device: Device, array: torch.Tensor) -> Any:
 
 
 def test_the_device_of_the_gradients_decides() -> None:
-    assert type(compressor_for(WGT, torch.device("cpu"))) is Compressor
+    assert ops_for(torch.device("cpu")).on_host
     with pytest.raises(ValueError, match="gradients lie on meta; methods work on cpu and cuda"):
-        compressor_for(WGT, torch.device("meta"))
+        ops_for(torch.device("meta"))
 
 
 def test_without_cupy_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ImportError, match=r"install taugrad\[cuda12\] or taugrad\[cuda13\]"):
-        compressor_for(WGT, torch.device("cuda", 0))
+        ops_for(torch.device("cuda", 0))
 
 
 class FakeCuPy(ModuleType):

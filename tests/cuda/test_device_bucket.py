@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from workbench import Step, Worker
 
 from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.compressor import Worker as WorkerRecord
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
-from taugrad.compressors.methods.base import Context, Exempt
-from taugrad.compressors.ops.interface import Ops, ops_for
-from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.methods.base import Exempt
+from taugrad.compressors.ops import ops_for
+from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.ops.readback import Readback
 
 every_method = pytest.mark.parametrize("line", MESSAGES)
@@ -66,12 +68,10 @@ def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], 
     if not due.refused:
         totals = []
         for worker in workers:
-            layout = worker.compressor.layout(worker.names, worker.sizes)
             total = torch.full((sum(worker.sizes),), 1e-40, device=worker.device)
             payloads = [np.frombuffer(due.payloads[0], np.uint8)] * 3
-            incoming = worker.compressor.read_all(dict(enumerate(payloads)), layout)
+            incoming = worker.compressor.read_all(dict(enumerate(payloads)))
             worker.compressor.total(incoming, 3, total)
-            worker.compressor.add(incoming[0], total)  # type: ignore[arg-type]
             totals.append(total.cpu().numpy().tobytes())
         assert totals[0] == totals[1]
     return due
@@ -87,30 +87,24 @@ def test_messages_of_fixed_size_stay_on_the_device(line: str, device: Ops) -> No
     method = method.model_copy(update={"exempt": Exempt(names=("w4",))})
     kept, messages, sums = [], [], []
     for ops, fixed in ((device, True), (ops_for(torch.device("cpu")), True), (device, False)):
-        compressor, residuals = (
-            Compressor(method, ops),
-            [torch.zeros(size, device=ops.device) for size in SIZES],
-        )
-        layout, readback = compressor.layout(names, SIZES, fixed=fixed), Readback(ops) if fixed else None
+        readback = Readback(ops) if fixed else None
+        worker = WorkerRecord(ops, hold_back_zeros=True, readback=readback)
+        compressor = Compressor(method, worker, Shard.whole(dict(zip(names, SIZES, strict=True))))
         message, total = [], torch.empty(sum(SIZES), device=ops.device)
         for number, given in enumerate(gradients(3)):
             given[1] *= number != 1  # held back
-            parts = [
-                Part(name, torch.from_numpy(gradient).to(ops.device), residual if method.decay else None)
-                for name, gradient, residual in zip(names, given, residuals, strict=True)
-            ]
-            context = Context(hold_back_zeros=True, readback=readback)
-            outgoing = compressor.compress(parts, layout, context)
+            placed = [torch.from_numpy(gradient).to(ops.device) for gradient in given]
+            outgoing = compressor.compress(placed, number)
             if readback is not None:
                 readback.fetch()
             assert not outgoing.refused()
             message.append(bytes(ops.fetch_all([outgoing.payload])[0]) if fixed else b"")
-            compressor.total([compressor.read(outgoing.payload, layout)] * 2, 3, total)
+            compressor.total([compressor.read(outgoing.payload)] * 2, 3, total)
             message.append(str(list(outgoing.tallies)).split("residual_squares")[0].encode())
-        kept.append([residual.tolist() for residual in residuals])
+        kept.append([residual.tolist() for residual in compressor.feedback.residuals.values()])
         messages.append(message)
         sums.append(total.tolist())
-        assert layout.fixed is None or layout.fixed.nbytes == len(message[0])
+        assert not fixed or compressor.nbytes == len(message[0])
     assert kept[0] == kept[1] == kept[2]
     assert messages[0] == messages[1]
     assert sums[0] == sums[1] == sums[2]
@@ -186,7 +180,8 @@ def test_what_is_put_back(line: str, device: Ops) -> None:
     workers = both(device, line)
     for given in gradients(2, seed=3):
         for worker in workers:
-            worker.put_back(worker.step(given))
+            worker.step(given)
+            worker.put_back()
         assert workers[0].state == workers[1].state
 
 

@@ -20,8 +20,7 @@ from workbench import Worker
 
 from taugrad import compressors
 from taugrad.compressors import CompressionState, compressed_allgather
-from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,7 +39,7 @@ def assert_same_steps(line: str, n: int, steps: int) -> None:
     """Fails unless a worker on each device sends, keeps and reads the same of one parameter."""
     results = []
     for place in ("cpu", "cuda"):
-        ops = compressor_for(read_config(line), torch.device(place)).ops  # type: ignore[arg-type]
+        ops = ops_for(torch.device(place))
         assert ops.on_host == (place == "cpu")
         worker = Worker(line, [n], ops=ops)
         for step in range(steps):

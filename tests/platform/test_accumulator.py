@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors.bucket.feedback import FeedbackCompressor
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import Diverged
 from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.methods import read_config
@@ -31,7 +32,7 @@ LINES = [
 
 def sender_side(line):
     method = compressed(read_config(line))
-    return FeedbackCompressor(method, list(SIZES), [torch.zeros(n) for n in SIZES.values()], threads=1)
+    return Compressor(method, Worker(CPU), Shard.whole(SIZES))
 
 
 def messages_of(line, workers, steps, seed):

@@ -16,18 +16,18 @@ import torch
 from cases import in_turn
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import compressor_for
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import Coroutine, run_lockstep
 from taugrad.compressors.methods import CompressedMethod, read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
 from taugrad.platform.spec.models import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.spec.training import TrainingConfig
-from taugrad.platform.synchronization.hybrid.exchange import Exchange
+from taugrad.platform.synchronization.hybrid.exchange import DenseMessages, Exchange
 from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
 from taugrad.platform.synchronization.hybrid.worker import (
     Computed,
@@ -358,14 +358,14 @@ def test_tensors_arrive_as_their_method_quantizes_them(line):
     tensors = [torch.randn(count, 9, generator=torch_random) for count in rows]
     parts = [[torch.randn(count, 9, generator=torch_random).T for count in rows] for _ in range(workers)]
     parts[2][0][3, 1] = torch.inf
-    compressor = compressor_for(cast(CompressedMethod, read_config(line)), torch.device("cpu"))
+    messages = DenseMessages(cast(CompressedMethod, read_config(line)), CPU)
 
     def exchanged(exchange: Exchange) -> Coroutine[list[list[Tensor]]]:
         pending = exchange.to_all("rows", tensors[exchange.rank], [(count, 9) for count in rows])
         owned = exchange.to_owners("parts", parts[exchange.rank])
         return [(yield from exchange.taken(pending)), (yield from exchange.taken(owned))]
 
-    exchanges = [Exchange(carrier, compressor, traffic) for carrier in in_memory(workers)]
+    exchanges = [Exchange(carrier, messages, traffic) for carrier in in_memory(workers)]
     for rank, (to_all, to_owner) in enumerate(run_lockstep([exchanged(exchange) for exchange in exchanges])):
         for sent, received in (
             *zip(tensors, to_all, strict=True),

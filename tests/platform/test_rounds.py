@@ -11,15 +11,18 @@ from torch import Tensor
 from unsent import unsent_by
 
 from taugrad.compressors import CorruptMessage
+from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.layout import cut
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate, Setting
+from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.build import build_synchronization
 from taugrad.platform.synchronization.synchronization import Synchronization
@@ -32,18 +35,18 @@ PATTERNS = ["allgather", "hierarchical", "ring", "server", "sharded"]
 
 def pattern(name: str, line: str, rank: int, workers: int, back: str | None = None) -> Pattern:
     method = read_config(line)
-    setting = Setting(list(SIZES), [torch.zeros(n) for n in SIZES.values()], rank, workers)
+    worker = Worker(CPU, rank, workers)
     match name:
         case "allgather":
-            return AllGather(method, setting)
+            return AllGather(method, worker, SIZES)
         case "hierarchical":
             halves = Sites.of([r for r in (range(0, workers, 2), range(1, workers, 2)) if r], workers)
-            return AllGather(method, setting, halves)
+            return AllGather(method, worker, SIZES, sites=halves)
         case "ring":
-            return Ring(method, setting)
+            return Ring(method, worker, SIZES)
         case _:
             owners = 1 if name == "server" else workers
-            return Sharded(method, read_config(back or line), setting, owners)
+            return Sharded(method, read_config(back or line), worker, SIZES, cut(SIZES, owners))
 
 
 def gradients(workers: int, step: int) -> list[list[Tensor]]:

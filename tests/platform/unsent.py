@@ -6,19 +6,16 @@ import torch
 
 
 def unsent_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
-    """float64 [all elements], what a worker owes to the sum of all gradients, in the order of its setting.
+    """float64 [all elements], what a worker owes to the sum of all gradients, in the order of its parameters.
 
     Args:
         pattern: the worker's. A second compression, of a mean on its way back, counts for all workers.
         what: "velocities" for its momentum of gradients.
     """
-    setting, back = pattern.setting, pattern.back
-    total = {
-        name: torch.zeros(size).double() for name, size in zip(setting.names, setting.sizes, strict=True)
-    }
+    total, back = {name: torch.zeros(size).double() for name, size in pattern.sizes.items()}, pattern.back
     for name, kept in getattr(pattern.feedback, what).items():
         total[name] += kept.double()
     for name, kept in ({} if back is None else getattr(back, what)).items():
         part = back.slices[name]
-        total[name][part.start : part.stop] += kept.double() * setting.workers
+        total[name][part.start : part.stop] += kept.double() * pattern.worker.workers
     return torch.cat(list(total.values()))

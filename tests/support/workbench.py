@@ -1,16 +1,18 @@
 """One worker with its residuals and no network: what the tests of methods run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from taugrad.compressors.bucket.compressor import Compressor, Incoming, Outgoing, is_exempt
+from taugrad.compressors.bucket import compressor
+from taugrad.compressors.bucket.compressor import Compressor, Incoming, is_exempt
+from taugrad.compressors.bucket.feedback import Feedback
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import read_config
-from taugrad.compressors.methods.base import Context
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Batch, Ops
 from taugrad.compressors.ops.parts import Part, PartTally
@@ -62,7 +64,6 @@ class Step:
     payloads: list[bytes] = field(default_factory=list)
     tallies: list[PartTally] = field(default_factory=list)
     incoming: list[Incoming] = field(default_factory=list)
-    outgoing: list[tuple[Outgoing, list[Part]]] = field(default_factory=list)
 
     @property
     def refused(self) -> list[int]:
@@ -84,29 +85,42 @@ class Worker:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config: Any = read_config(line)
-        self.compressor = Compressor(self.config, ops or CpuOps(1))
-        self.device = self.compressor.ops.device
-        self.sizes, self.dtype = list(sizes), dtype
+        self.worker = compressor.Worker(ops or CpuOps(1))
+        self.device = self.worker.ops.device
+        self.sizes, self.dtype, self.iteration = list(sizes), dtype, 0
         self.names = list(names or [f"p{i}" for i in range(len(sizes))])
         self.buckets = [list(bucket) for bucket in buckets or [range(len(sizes))]]
-        self.context = Context()
-        config = self.config
-        exempt = config.exempt
-        whole = [is_exempt(exempt, *arguments) for arguments in zip(self.names, sizes, strict=True)]
-        kept = config.needs_residual or config.decay > 0
-        self.residuals = [
-            torch.zeros(size, device=self.device) if kept and not out else None
-            for size, out in zip(sizes, whole, strict=True)
+        method = self.config.model_copy(update={"nonfinite": "skip"})  # so that every step can be put back
+        self.feedback = Feedback(method)
+        self.compressors = [
+            Compressor(
+                method, self.worker, Shard.whole({self.names[i]: sizes[i] for i in bucket}), self.feedback
+            )
+            for bucket in self.buckets
         ]
-        moving = getattr(config, "momentum", 0)
-        self.velocities = [
-            torch.zeros(size, device=self.device) if moving and not out else None
-            for size, out in zip(sizes, whole, strict=True)
-        ]
+        for name, size in zip(self.names, sizes, strict=True):
+            if not is_exempt(method.exempt, name, size):
+                if method.keeps_residuals:
+                    self.feedback.residuals[name] = torch.zeros(size, device=self.device)
+                if method.momentum_correction:
+                    self.feedback.velocities[name] = torch.zeros(size, device=self.device)
+
+    @property
+    def compressor(self) -> Compressor:
+        """That of the first bucket."""
+        return self.compressors[0]
+
+    @property
+    def residuals(self) -> list[Any]:
+        return [self.feedback.residuals.get(name) for name in self.names]
+
+    @property
+    def velocities(self) -> list[Any]:
+        return [self.feedback.velocities.get(name) for name in self.names]
 
     @property
     def memories(self) -> dict[str, PolicyMemory]:
-        return self.context.memories
+        return self.feedback.memories
 
     def residual(self, i: int) -> Floats:
         """A copy; zeros where nothing is kept."""
@@ -122,33 +136,26 @@ class Worker:
     def step(self, gradients: Sequence[Floats], *, hold_back_zeros: bool = False) -> Step:
         """Compresses and reads every bucket, and counts the iteration."""
         step = Step(decoded=[np.zeros(size, np.float32) for size in self.sizes])
-        self.context.hold_back_zeros = hold_back_zeros
         tallies: dict[int, PartTally] = {}
-        for bucket in self.buckets:
+        for bucket, one in zip(self.buckets, self.compressors, strict=True):
+            one.commit()
+            one.worker = replace(self.worker, hold_back_zeros=hold_back_zeros)
             sizes = [self.sizes[i] for i in bucket]
             buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.device, self.dtype)
-            views = torch.split(buffer, sizes)
-            parts = [
-                Part(self.names[i], view, self.residuals[i], self.velocities[i])
-                for i, view in zip(bucket, views, strict=True)
-            ]
-            layout = self.compressor.layout([part.name for part in parts], sizes)
-            outgoing = self.compressor.compress(parts, layout, self.context)
-            incoming = self.compressor.read(outgoing.payload, layout)
-            total = torch.zeros(sum(sizes), device=self.device)
-            if not isinstance(incoming, NonFinite):
-                self.compressor.add(incoming, total)
+            outgoing = one.compress(torch.split(buffer, sizes), self.iteration)
+            incoming = one.read(outgoing.payload)
+            total = torch.empty(sum(sizes), device=self.device)
+            one.total([incoming], 1, total)
             for i, amounts in zip(bucket, torch.split(total, sizes), strict=True):
                 step.decoded[i] = amounts.cpu().numpy().copy()
             step.payloads.append(outgoing.payload.tobytes())
             step.incoming.append(incoming)
-            step.outgoing.append((outgoing, parts))
             tallies |= dict(zip(bucket, outgoing.tallies, strict=True))
         step.tallies = [tallies[i] for i in range(len(self.sizes))]
-        self.context.iteration += 1
+        self.iteration += 1
         return step
 
-    def put_back(self, step: Step) -> None:
-        """Leaves a step out after it was compressed."""
-        for outgoing, parts in step.outgoing:
-            self.compressor.put_back(outgoing, parts)
+    def put_back(self) -> None:
+        """Leaves the latest step out after it was compressed."""
+        for one in self.compressors:
+            one.put_back()

@@ -1,13 +1,16 @@
 """Exchange patterns: who sends what to whom, so that every worker ends with the same mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
+from ...bucket.compressor import Worker
+from ...bucket.feedback import Feedback
+from ...bucket.layout import Shard, cut
 from ...methods import CompressedMethod, Method, NoCompression
 from ...methods.local import PatternName
 from ..sites import Sites
 from .allgather import AllGather
-from .base import Cut, Pattern, Setting, cut
+from .base import Pattern
 from .partial_sums import Ring, Sharded
 
 FIXED_SIZE = "is for fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
@@ -42,24 +45,41 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
 
 
 def pattern_for(
-    name: str, method: Method, back: Method, setting: Setting, sites: Sites | None, cut: Cut = cut
+    name: str,
+    method: Method,
+    back: Method,
+    worker: Worker,
+    sizes: Mapping[str, int],
+    *,
+    sites: Sites | None = None,
+    shards: Sequence[Shard] | None = None,
+    feedback: Feedback | None = None,
+    kept_back: Feedback | None = None,
 ) -> Pattern:
-    """A worker's side of a `PatternName`; of the mode hybrid it is sharded.
+    """A worker's side of a `PatternName` for some parameters; of the mode hybrid it is sharded.
 
-    Workers send by the method, owners of shards by `back`. `sites` are those of hierarchical.
+    Args:
+        name: of the pattern.
+        method: what workers send by.
+        back: what owners of shards send by.
+        worker: this one.
+        sizes: elements of the parameters by name, in the same order on all workers.
+        sites: those of hierarchical.
+        shards: of the parameters; by default ranges of equal lengths.
+        feedback: what the worker has not sent yet; by default it begins with nothing.
+        kept_back: likewise of the sums that it reduces.
     """
     match name:
         case "allgather":
-            return AllGather(method, setting)
+            return AllGather(method, worker, sizes, feedback)
         case "hierarchical":
             assert sites is not None
-            return AllGather(method, setting, sites)
+            return AllGather(method, worker, sizes, feedback, sites=sites)
         case "ring":
-            return Ring(method, setting, cut)
-        case "parameter_server":
-            return Sharded(method, back, setting, 1, cut)
+            return Ring(method, worker, sizes, feedback, shards=shards)
         case _:
-            return Sharded(method, back, setting, None, cut)
+            shards = shards or cut(sizes, 1 if name == "parameter_server" else worker.workers)
+            return Sharded(method, back, worker, sizes, shards, feedback, kept_back)
 
 
 def downlink_method(method: Method) -> Method:

@@ -1,18 +1,20 @@
 """All-gather: every worker's messages go to all others, over links between sites only once for each site."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from ...bucket.compressor import Outgoing
+from ...bucket.compressor import Outgoing, Worker
+from ...bucket.feedback import Feedback
+from ...bucket.layout import cut
 from ...errors import CorruptMessage
 from ...methods import Method
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload, Round
 from ..rounds import ExchangeRecord, Payloads, Rounds
 from ..sites import Sites
-from .base import Pattern, RefusedUpdate, Setting, cut
+from .base import Pattern, RefusedUpdate
 
 
 class AllGather(Pattern):
@@ -22,19 +24,26 @@ class AllGather(Pattern):
     """
 
     def __init__(
-        self, method: Method, setting: Setting, sites: Sites | None = None, *, all_reduces: bool = False
+        self,
+        method: Method,
+        worker: Worker,
+        sizes: Mapping[str, int],
+        feedback: Feedback | None = None,
+        *,
+        sites: Sites | None = None,
+        all_reduces: bool = False,
     ) -> None:
         """Prepares for some parameters; by default all workers are at one site.
 
         With `all_reduces` it stands for torch's all-reduce in a simulation: it has the same result, and the
         bytes by a formula.
         """
-        super().__init__(method, setting)
-        self.shards = cut(setting.sizes, 1)
-        (self._all,) = self._compressed(method, self.shards, self.feedback)
+        super().__init__(method, worker, sizes, feedback)
+        self.shards = cut(sizes, 1)
+        (self._all,) = self._compressed(method, self.feedback)
         self._all_reduces = all_reduces
-        rank = setting.rank
-        hops = (sites or Sites((tuple(range(setting.workers)),))).hops
+        rank = worker.rank
+        hops = (sites or Sites((tuple(range(worker.workers)),))).hops
         self._receivers = [hop.receiver for hop in hops if hop.source == hop.sender == rank]
         self._sources = [hop.source for hop in hops if hop.receiver == rank and hop.source == hop.sender]
         forwarded = [hop for hop in hops if hop.source != hop.sender]
@@ -51,14 +60,13 @@ class AllGather(Pattern):
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         assert refused is None, "a refusal names a parameter of this bucket"
-        shard, _ = self._all
         outgoing = self.compress(gradients, iteration, record)
         del gradients  # in a simulation, many workers wait here at the same time
-        payloads: dict[int, Payload] = {self.setting.rank: outgoing.payload}
+        payloads: dict[int, Payload] = {self.worker.rank: outgoing.payload}
         arrived = yield Round(
             [(outgoing.payload, self._receivers)],
             self._sources,
-            4 * shard.elements if self._all_reduces else None,
+            4 * self._all.shard.elements if self._all_reduces else None,
         )
         payloads |= zip(self._sources, arrived, strict=True)
         if self._forwards:
@@ -72,12 +80,11 @@ class AllGather(Pattern):
         return self._compress(self._all, self._all.shard.of(gradients), iteration, record)
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
-        shard, compressor = self._all
-        refusals = []
+        shard, refusals = self._all.shard, []
         for rank, payload in payloads.items():
             if not is_refusal(payload):
                 continue
-            refusal = compressor.read(payload)
+            refusal = self._all.read(payload)
             assert isinstance(refusal, NonFinite)
             if refusal.ordinal >= len(shard.slices):
                 raise CorruptMessage(

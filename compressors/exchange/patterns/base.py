@@ -1,9 +1,7 @@
 """What all patterns have in common: one worker's side of an exchange, and what it keeps for the next."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Mapping, Sequence, Set
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -11,96 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.compressor import Outgoing
-from ...bucket.feedback import Feedback, FeedbackCompressor, residual_squares
-from ...bucket.layout import ParameterSlice
+from ...bucket.compressor import Compressor, Outgoing, Worker, residual_squares
+from ...bucket.feedback import Feedback
+from ...bucket.layout import Shard
 from ...errors import CorruptMessage
 from ...methods import CompressedMethod, Method, PowerSGD, read_config
-from ...ops.readback import Readback
-from ...wire.message import HEADER_BYTES, NonFinite, is_refusal, read_nonfinite, write_nonfinite
+from ...wire.message import HEADER_BYTES, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
 from ..resizing import resharded
 from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
-_SHORTEST_SLICE = 1024
-"""Elements: parameters that would be cut into shorter slices are reduced by one worker each."""
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Some elements of the parameters, one slice after the other; another worker may reduce each shard."""
-
-    start: int
-    stop: int
-    """Its place among all elements, shard after shard."""
-    slices: tuple[ParameterSlice, ...]
-
-    @property
-    def elements(self) -> int:
-        """How many it has."""
-        return self.stop - self.start
-
-    @property
-    def ordinals(self) -> list[int]:
-        """Ordinals of the parameters that it has elements of."""
-        return [part.ordinal for part in self.slices]
-
-    def names(self, names: Sequence[str]) -> list[str]:
-        """Names of these parameters, given the names of all."""
-        return [names[part.ordinal] for part in self.slices]
-
-    def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Its slices of flat tensors [numel], one a parameter; views."""
-        return [
-            tensors[part.ordinal][part.start : part.stop] if part.stop - part.start < part.whole
-            else tensors[part.ordinal]
-            for part in self.slices
-        ]  # fmt: skip
-
-    def split(self, values: Tensor) -> list[Tensor]:
-        """Its slices of all its elements; views."""
-        return list(torch.split(values, [part.stop - part.start for part in self.slices]))
-
-
-class CompressedShard(NamedTuple):
-    """A shard, and what compresses it."""
-
-    shard: Shard
-    compressor: FeedbackCompressor
-
-
-Cut = Callable[[Sequence[int], int], list[Shard]]
-"""Cuts parameters of these sizes into so many shards."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a worker's side needs to know."""
-
-    names: Sequence[str]
-    """Names of the parameters, in the same order on all workers."""
-    like: Sequence[Tensor]
-    """For each parameter a flat tensor [numel], on the device where gradients will be."""
-    rank: int
-    workers: int
-    threads: int = 1
-    """How many threads may share a pass on the CPU."""
-    hold_back_zeros: bool = False
-    """Send nothing for parameters whose gradient is zero everywhere."""
-    whole: Sequence[int] = ()
-    """Elements of each parameter in the model, which decide what is exempt; by default those of `like`."""
-    feedback: Feedback | None = None
-    """What the worker has not sent yet, perhaps with that of other parameters; by default a new one."""
-    back: Feedback | None = None
-    """Likewise, what it has not sent of sums that it reduced."""
-    readback: Readback | None = None
-    """See `Context`; messages are then of fixed size, and stay on the device."""
-
-    @property
-    def sizes(self) -> list[int]:
-        """Elements of each parameter."""
-        return [tensor.numel() for tensor in self.like]
 
 
 class RefusedUpdate(NamedTuple):
@@ -116,9 +35,10 @@ class Pattern(ABC):
     """One worker's side of exchanges: who sends what to whom, so that every worker ends with the same mean.
 
     Attributes:
+        sizes: elements of each parameter by name, in the same order on all workers.
         feedback: what the worker has not sent yet, by parameter.
         back: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
-        copies: whether `put_back` restores copies (see `FeedbackCompressor.compress`).
+        copies: whether `put_back` restores copies (see `Compressor.compress`).
         rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
         compressors: of all shards, also of those that others reduce.
     """
@@ -128,14 +48,17 @@ class Pattern(ABC):
     compresses_at_once = True
     """Whether all of the worker's gradient is compressed before the first round."""
 
-    def __init__(self, method: Method, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(
+        self, method: Method, worker: Worker, sizes: Mapping[str, int], feedback: Feedback | None = None
+    ) -> None:
+        """Prepares for parameters of these sizes, by default with a memory of their own."""
+        self.worker, self.sizes, self.names = worker, sizes, list(sizes)
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
-        self.feedback = setting.feedback or Feedback(compressed(method))
+        self.feedback = feedback or Feedback(compressed(method))
         self.back: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
-        self.compressors: list[FeedbackCompressor] = []
+        self.compressors: list[Compressor] = []
 
     @abstractmethod
     def rounds(
@@ -167,7 +90,7 @@ class Pattern(ABC):
         if len(self.shards) == 1:
             return total
         flat = torch.empty_like(total)
-        parameters = torch.split(flat, self.setting.sizes)
+        parameters = torch.split(flat, list(self.sizes.values()))
         places = [place for shard in self.shards for place in shard.of(parameters)]
         torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
         return flat
@@ -177,11 +100,10 @@ class Pattern(ABC):
 
         What a ring's worker keeps also holds what others sent.
         """
-        kept = self.feedback.residuals
-        named = zip(self.setting.names, self.setting.like, strict=True)
+        kept, device = self.feedback.residuals, self.worker.ops.device
         return [
-            kept[name].clone() if name in kept else torch.zeros_like(tensor, dtype=torch.float32)
-            for name, tensor in named
+            kept[name].clone() if name in kept else torch.zeros(size, device=device)
+            for name, size in self.sizes.items()
         ]
 
     def commit(self) -> None:
@@ -203,16 +125,16 @@ class Pattern(ABC):
         """Restores what `state_dict` returned; raises ValueError if it does not fit."""
         if (self.back is None) == ("back" in state):
             raise ValueError("a state of a worker that reduces a shard, or this one does, and not both")
-        like = dict(zip(self.setting.names, self.setting.like, strict=True))
+        scalar = torch.empty((), device=self.worker.ops.device)
+        like = {name: scalar.expand(size) for name, size in self.sizes.items()}
         self.feedback.load_state_dict(state, like)
         if self.back is not None:
             self.back.load_state_dict(state["back"], like)
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
         """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
-        rank, workers, names = self.setting.rank, self.setting.workers, self.setting.names
-        names_of_shards = [shard.names(names) for shard in self.shards]
-        self.load_state_dict(resharded(former, rank, workers, self.reduction, names_of_shards, self.back))
+        rank, workers, shards = self.worker.rank, self.worker.workers, [shard.names for shard in self.shards]
+        self.load_state_dict(resharded(former, rank, workers, self.reduction, shards, self.back))
 
     @property
     def keeps_residuals(self) -> bool:
@@ -221,7 +143,7 @@ class Pattern(ABC):
 
     def residual_squares(self) -> float:
         """Sum of squares of all that the worker has not sent yet."""
-        return residual_squares(self._kept, self.compressors[0].compressor.ops)
+        return residual_squares(self._kept, self.worker.ops)
 
     @property
     def _kept(self) -> list[Feedback]:
@@ -230,35 +152,21 @@ class Pattern(ABC):
     @property
     def _divisor(self) -> int:
         """What a sum over all workers is divided by."""
-        return self.setting.workers if self.reduction == "mean" else 1
+        return self.worker.workers if self.reduction == "mean" else 1
 
-    def _compressed(self, method: Method, shards: Sequence[Shard], kept: Feedback) -> list[CompressedShard]:
-        """Shards that are compressed one by one, with their part of what is kept."""
-        setting = self.setting
-        parts = [
-            CompressedShard(
-                shard,
-                FeedbackCompressor(
-                    compressed(method),
-                    shard.names(setting.names),
-                    shard.of(setting.like),
-                    threads=setting.threads,
-                    hold_back_zeros=setting.hold_back_zeros,
-                    whole=[setting.whole[ordinal] for ordinal in shard.ordinals] if setting.whole else (),
-                    feedback=kept,
-                    slices=None if len(shards) == 1 else shard.slices,
-                    shard=number if len(shards) > 1 and kept is self.feedback else None,
-                    readback=setting.readback,
-                ),
-            )
-            for number, shard in enumerate(shards)
+    def _compressed(self, method: Method, kept: Feedback) -> list[Compressor]:
+        """What compresses each shard by itself, with its part of what is kept."""
+        is_cut = len(self.shards) > 1 and kept is self.feedback
+        compressors = [
+            Compressor(compressed(method), self.worker, shard, kept, number=number if is_cut else None)
+            for number, shard in enumerate(self.shards)
         ]
-        self.compressors += [part.compressor for part in parts]
-        return parts
+        self.compressors += compressors
+        return compressors
 
     def _compress(
         self,
-        part: CompressedShard,
+        compressor: Compressor,
         tensors: Sequence[Tensor],
         iteration: int,
         record: ExchangeRecord,
@@ -266,11 +174,11 @@ class Pattern(ABC):
         terms: Sequence[Tensor] | None = None,
     ) -> Outgoing:
         """What this worker sends of a shard's pieces, counted."""
-        began, ordinals = perf_counter(), part.shard.ordinals
-        is_sum = part.compressor.feedback is self.back
+        began, ordinals = perf_counter(), compressor.shard.ordinals
+        is_sum = compressor.feedback is self.back
         # In a step that is skipped, workers take back their part of a sum.
         copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
-        outgoing = part.compressor.compress(tensors, iteration, self.rms, copies=copies, terms=terms)
+        outgoing = compressor.compress(tensors, iteration, self.rms, copies=copies, terms=terms)
         record.compressing.append((began, perf_counter()))
         record.traffic.sums.paper_bits += int(outgoing.tallies.paper_bits.sum())
         if not is_sum:
@@ -278,76 +186,61 @@ class Pattern(ABC):
             record.columns.append(outgoing.tallies)
         else:
             record.sum_columns.append(outgoing.tallies)
-        if self.setting.readback is not None:
+        if self.worker.readback is not None:
             record.refused.append(lambda: [ordinals[number] for number in outgoing.refused()])
         return outgoing
 
     def _is_refusal(self, payload: Payload) -> bool:
         """Whether a message says that there is no update; one of fixed size never does."""
-        return self.setting.readback is None and is_refusal(payload)
+        return self.worker.readback is None and is_refusal(payload)
 
-    def _sum(self, part: CompressedShard, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:
+    def _sum(self, compressor: Compressor, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:
         """What workers sent of a shard, added in this order, over a divisor; raises CorruptMessage."""
-        compressor = part.compressor
-        incoming = compressor.compressor.read_all(payloads, compressor.layout)
-        total = self._empty(part.shard.elements) if total is None else total
-        compressor.compressor.total(incoming, divisor, total)
+        incoming = compressor.read_all(payloads)
+        total = self._empty(compressor.shard.elements) if total is None else total
+        compressor.total(incoming, divisor, total)
         return total
 
     def _joined(
-        self, parts: Sequence[CompressedShard], payloads: Payloads, divisor: int, total: Tensor | None
+        self, compressors: Sequence[Compressor], payloads: Payloads, divisor: int, total: Tensor | None
     ) -> Tensor:
         """The sum of each shard, from its payload, over a divisor; of one that is refused, zeros."""
         incoming = {
-            number: part.compressor.compressor.read_all({number: payloads[number]}, part.compressor.layout)
-            for number, part in enumerate(parts)
+            number: compressor.read_all({number: payloads[number]})
+            for number, compressor in enumerate(compressors)
             if not self._is_refusal(payloads[number])
         }
-        total = self._empty(parts[-1].shard.stop) if total is None else total
-        for number, (shard, compressor) in enumerate(parts):
-            compressor.compressor.total(incoming.get(number, []), divisor, total[shard.start : shard.stop])
+        total = self._empty(self.shards[-1].stop) if total is None else total
+        for number, compressor in enumerate(compressors):
+            shard = compressor.shard
+            compressor.total(incoming.get(number, []), divisor, total[shard.start : shard.stop])
         return total
 
     def _empty(self, elements: int) -> Tensor:
-        return torch.empty(elements, device=self.setting.like[0].device)
+        return torch.empty(elements, device=self.worker.ops.device)
 
     # A refusal that others pass on: a message that says so, and the rank of the worker that has no update.
 
-    def _refusal(self, part: CompressedShard, ordinal: int) -> Payload:
+    def _refusal(self, compressor: Compressor, ordinal: int) -> Payload:
         """Says, in place of a shard, that this worker has no update, by the ordinal of a parameter."""
-        refusal = NonFinite(part.compressor.compressor.form, part.shard.elements, ordinal)
-        rank = np.array([self.setting.rank], _RANK)
-        return np.concatenate([write_nonfinite(refusal), rank.view(np.uint8)])
+        rank = np.array([self.worker.rank], _RANK)
+        return np.concatenate([write_nonfinite(compressor.refusal(ordinal)), rank.view(np.uint8)])
 
-    def _refused(self, part: CompressedShard, payload: Payload) -> RefusedUpdate:
+    def _refused(self, compressor: Compressor, payload: Payload) -> RefusedUpdate:
         """Which worker's refusal was passed on in place of a shard; raises CorruptMessage."""
         message, rank = payload[:HEADER_BYTES], payload[HEADER_BYTES:]
         if rank.size != _RANK.itemsize:
             raise CorruptMessage(f"a refusal and {rank.size} bytes, a rank has {_RANK.itemsize}")
-        return RefusedUpdate(int(rank.view(_RANK)[0]), read_nonfinite(message, part.shard.elements).ordinal)
+        refusal = read_nonfinite(message, compressor.shard.elements)
+        return RefusedUpdate(int(rank.view(_RANK)[0]), refusal.ordinal)
 
-    def _refused_shards(self, parts: Sequence[CompressedShard], payloads: Payloads) -> list[RefusedUpdate]:
+    def _refused_shards(self, compressors: Sequence[Compressor], payloads: Payloads) -> list[RefusedUpdate]:
         by_worker: dict[tuple[int, int], RefusedUpdate] = {}
         for number, payload in payloads.items():
             if self._is_refusal(payload):
-                refusal = self._refused(parts[number], payload)
+                refusal = self._refused(compressors[number], payload)
                 by_worker[refusal.rank, refusal.ordinal] = refusal
         return [refusal for _, refusal in sorted(by_worker.items())]
-
-
-def cut(sizes: Sequence[int], shards: int) -> list[Shard]:
-    """Cuts parameters of these sizes into ranges whose lengths differ by at most one (Krizhevsky's 1/K)."""
-    starts = [0, *accumulate(sizes)]
-    bounds = [starts[-1] * i // shards for i in range(shards + 1)]
-    ranges = []
-    for low, high in pairwise(bounds):
-        slices = [
-            ParameterSlice(ordinal, max(low - start, 0), min(high - start, size), size)
-            for ordinal, (start, size) in enumerate(zip(starts, sizes, strict=False))
-            if size and start < high and start + size > low
-        ]
-        ranges.append(Shard(low, high, tuple(slices)))
-    return ranges
 
 
 def compressed(method: Method) -> CompressedMethod:
@@ -365,29 +258,3 @@ def compressed(method: Method) -> CompressedMethod:
     )
     assert isinstance(whole, CompressedMethod)
     return whole
-
-
-def shards_of(slices: Sequence[Mapping[str, ParameterSlice]], names: Sequence[str]) -> list[Shard]:
-    """The shards of a bucket of these parameters, each of which is cut alike in whatever bucket it is."""
-    shards, start = [], 0
-    for of_shard in slices:
-        here = tuple(
-            of_shard[name]._replace(ordinal=ordinal) for ordinal, name in enumerate(names) if name in of_shard
-        )
-        stop = start + sum(part.stop - part.start for part in here)
-        shards.append(Shard(start, stop, here))
-        start = stop
-    return shards
-
-
-def cut_parameters(sizes: Mapping[str, int], shards: int) -> list[dict[str, ParameterSlice]]:
-    """Cuts each parameter into as many slices as there are shards, or gives it to one of these whole."""
-    slices: list[dict[str, ParameterSlice]] = [{} for _ in range(shards)]
-    for ordinal, (name, size) in enumerate(sizes.items()):
-        bounds = [size * number // shards for number in range(shards + 1)]
-        if size < shards * _SHORTEST_SLICE:
-            bounds = [0 if number <= ordinal % shards else size for number in range(shards + 1)]
-        for shard, (start, stop) in zip(slices, pairwise(bounds), strict=True):
-            if start < stop:
-                shard[name] = ParameterSlice(ordinal, start, stop, size)
-    return slices

@@ -17,13 +17,14 @@ from time import perf_counter
 
 from torch import Tensor
 
-from ...bucket.compressor import Outgoing
+from ...bucket.compressor import Outgoing, Worker
 from ...bucket.feedback import Feedback
+from ...bucket.layout import Shard, cut
 from ...methods import Method
 from ...wire.message import NonFinite
 from ..carrier import Payload, Round
 from ..rounds import ExchangeRecord, Payloads, Rounds
-from .base import Cut, Pattern, RefusedUpdate, Setting, compressed, cut
+from .base import Pattern, RefusedUpdate, compressed
 
 
 class Ring(Pattern):
@@ -38,16 +39,25 @@ class Ring(Pattern):
 
     compresses_at_once = False
 
-    def __init__(self, method: Method, setting: Setting, cut: Cut = cut) -> None:
-        super().__init__(method, setting)
-        self.shards = cut(setting.sizes, setting.workers)
-        self._chunks = self._compressed(method, self.shards, self.feedback)
+    def __init__(
+        self,
+        method: Method,
+        worker: Worker,
+        sizes: Mapping[str, int],
+        feedback: Feedback | None = None,
+        *,
+        shards: Sequence[Shard] | None = None,
+    ) -> None:
+        """Prepares for some parameters, by default cut into equal chunks, one for each worker."""
+        super().__init__(method, worker, sizes, feedback)
+        self.shards = shards or cut(sizes, worker.workers)
+        self._chunks = self._compressed(method, self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         assert refused is None, "each hop finds out by itself"
-        rank, workers = self.setting.rank, self.setting.workers
+        rank, workers = self.worker.rank, self.worker.workers
         payload = self._pass_on(rank, gradients, None, iteration, record)
         for hop in range(workers - 1):
             before = (rank - hop - 1) % workers
@@ -63,7 +73,7 @@ class Ring(Pattern):
 
     def _round(self, payload: Payload, chunk: int) -> Round:
         """Sends a payload to the next worker, and receives a chunk from the one before, if not empty."""
-        rank, workers = self.setting.rank, self.setting.workers
+        rank, workers = self.worker.rank, self.worker.workers
         senders = [(rank - 1) % workers] if self.shards[chunk].elements else []
         return Round([(payload, [(rank + 1) % workers])] if payload.size else [], senders)
 
@@ -76,25 +86,26 @@ class Ring(Pattern):
         record: ExchangeRecord,
     ) -> Payload:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
-        part, workers = self._chunks[chunk], self.setting.workers
-        tensors = terms = part.shard.of(gradients)
+        compressor, workers = self._chunks[chunk], self.worker.workers
+        shard = compressor.shard
+        tensors = terms = shard.of(gradients)
         if partial is not None:
             if self._is_refusal(partial):
                 if not self.copies:
-                    part.compressor.keep(terms)
+                    compressor.keep(terms)
                 return partial
             began = perf_counter()
-            sums = part.shard.split(self._sum(part, {(self.setting.rank - 1) % workers: partial}, 1, None))
+            sums = shard.split(self._sum(compressor, {(self.worker.rank - 1) % workers: partial}, 1, None))
             tensors = [received + gradient for received, gradient in zip(sums, terms, strict=True)]
             record.decoding.append((began, perf_counter()))
         has_sums = partial is not None and self.nonfinite == "skip"
-        outgoing = self._compress(part, tensors, iteration, record, terms=terms if has_sums else None)
+        outgoing = self._compress(compressor, tensors, iteration, record, terms=terms if has_sums else None)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload
-        refusal = part.compressor.read(outgoing.payload)
+        refusal = compressor.read(outgoing.payload)
         assert isinstance(refusal, NonFinite)
-        return self._refusal(part, part.shard.ordinals[refusal.ordinal])
+        return self._refusal(compressor, shard.ordinals[refusal.ordinal])
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
         return self._refused_shards(self._chunks, payloads)
@@ -107,40 +118,48 @@ class Sharded(Pattern):
     """Two rounds: to the owners, and from them to all. With one owner it is a parameter server."""
 
     def __init__(
-        self, method: Method, back: Method, setting: Setting, owners: int | None, cut: Cut = cut
+        self,
+        method: Method,
+        back: Method,
+        worker: Worker,
+        sizes: Mapping[str, int],
+        shards: Sequence[Shard],
+        feedback: Feedback | None = None,
+        kept_back: Feedback | None = None,
     ) -> None:
-        """Cuts the elements among the owners, from worker 0 on; None stands for all workers.
+        """Gives the shards to owners, from worker 0 on. Workers send by the one method, owners by the other.
 
-        Workers send by the one method, owners by the other.
+        `kept_back` is what this worker, if it is an owner, has not sent yet of sums.
         """
-        super().__init__(method, setting)
-        rank = setting.rank
-        self.shards = cut(setting.sizes, owners or setting.workers)
-        self._out = self._compressed(method, self.shards, self.feedback)
-        if rank < len(self.shards):
-            self.back = setting.back or Feedback(compressed(back))
-            owned = zip(self.shards[rank].names(setting.names), self.shards[rank].slices, strict=True)
-            self.back.slices |= owned
-        self._back = self._compressed(back, self.shards, self.back or self.feedback)
+        super().__init__(method, worker, sizes, feedback)
+        self.shards = shards
+        self._out = self._compressed(method, self.feedback)
+        if worker.rank < len(shards):
+            self.back = kept_back or Feedback(compressed(back))
+            self.back.slices |= {part.name: part for part in shards[worker.rank].slices}
+        self._back = self._compressed(back, self.back or self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
-        rank, workers = self.setting.rank, self.setting.workers
+        rank, workers = self.worker.rank, self.worker.workers
         others = [other for other in range(workers) if other != rank]
         owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
-        outgoing = [self._compress(part, part.shard.of(gradients), iteration, record) for part in self._out]
+        outgoing = [
+            self._compress(compressor, compressor.shard.of(gradients), iteration, record)
+            for compressor in self._out
+        ]
         del gradients  # in a simulation, many workers wait here at the same time
         payloads = self._to_owners(outgoing, refused)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
         senders = others if rank in owners else []
-        arrived = yield Round(sends, senders, sizes=[self._out[rank].compressor.nbytes for _ in senders])
+        arrived = yield Round(sends, senders, sizes=[self._out[rank].nbytes for _ in senders])
         sums: dict[int, Payload] = {}
         if rank in owners:
             received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
             sums[rank] = self._reduced(received, iteration, record)
         senders = [owner for owner in owners if owner != rank]
-        sizes = [self._back[owner].compressor.nbytes for owner in senders]
+        sizes = [self._back[owner].nbytes for owner in senders]
         gathered = [(sums[rank], others)] if rank in owners else []
         arrived = yield Round(gathered, senders, sizes=sizes, is_gather=True)
         sums |= zip(senders, arrived, strict=True)
@@ -149,18 +168,18 @@ class Sharded(Pattern):
 
     def _to_owners(self, outgoing: Sequence[Outgoing], refused: int | None) -> list[Payload]:
         """What each owner gets: an update of its shard, or that this worker has none, of any shard."""
-        for part, update in zip(self._out, outgoing, strict=True):
+        for compressor, update in zip(self._out, outgoing, strict=True):
             if refused is None and self._is_refusal(update.payload):
-                refusal = part.compressor.read(update.payload)
+                refusal = compressor.read(update.payload)
                 assert isinstance(refusal, NonFinite)
-                refused = part.shard.ordinals[refusal.ordinal]
+                refused = compressor.shard.ordinals[refusal.ordinal]
         if refused is None:
             return [update.payload for update in outgoing]
-        return [self._refusal(part, refused) for part in self._out]
+        return [self._refusal(compressor, refused) for compressor in self._out]
 
     def _reduced(self, received: Mapping[int, Payload], iteration: int, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
-        rank, divisor = self.setting.rank, self._divisor
+        rank, divisor = self.worker.rank, self._divisor
         refusal = next((payload for payload in received.values() if self._is_refusal(payload)), None)
         if refusal is not None:
             return refusal
@@ -172,7 +191,7 @@ class Sharded(Pattern):
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload
-        overflow = back.compressor.read(outgoing.payload)
+        overflow = back.read(outgoing.payload)
         assert isinstance(overflow, NonFinite)
         return self._refusal(back, back.shard.ordinals[overflow.ordinal])
 

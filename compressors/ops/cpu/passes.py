@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from threading import local
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,13 @@ def _places(sizes: tuple[int, ...], counts: tuple[int, ...]) -> NDArray[np.int64
     return np.concatenate([looking.stratified_positions(*pair) for pair in zip(sizes, counts, strict=True)])
 
 
+class _Room(local):
+    """A thread's memory that passes write to, by its use and type."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[tuple[str, type[np.generic]], NDArray[Any]] = {}
+
+
 class CpuOps(Ops):
     """See `Ops`. Arrays are NumPy's, and share memory with tensors."""
 
@@ -47,14 +55,16 @@ class CpuOps(Ops):
         No result depends on either, but for sums of squares, which are metrics.
         """
         self.threads, self._vectorized = threads, vectorized
-        # As long as the largest bucket, but a page of it takes up memory only once it was written to.
-        self._room: dict[tuple[str, type[np.generic]], NDArray[Any]] = {}
+        # As long as the largest bucket, but a page of it takes up memory only once it was written to. For
+        # each thread: sums are compressed in one of their own.
+        self._room = _Room()
 
     def _kept_room(self, name: str, elements: int, dtype: type[np.generic]) -> NDArray[Any]:
         """Memory that passes write to, kept from bucket to bucket."""
-        array = self._room.get((name, dtype))
+        arrays = self._room.arrays
+        array = arrays.get((name, dtype))
         if array is None or array.size < elements:
-            array = self._room[name, dtype] = np.empty(elements, dtype)
+            array = arrays[name, dtype] = np.empty(elements, dtype)
         return array
 
     # Memory

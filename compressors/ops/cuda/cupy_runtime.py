@@ -60,11 +60,11 @@ def _stream(pointer: int, device: int) -> Any:
 class CuPyRuntime(CudaOps):
     """A `Device` that is a GPU."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
         """On one of CUDA's devices, by default the current one; ImportError says what to install for CuPy."""
         self._cuda = _cupy().cuda
         self._number = torch.cuda.current_device() if device.index is None else device.index
-        super().__init__(torch.device("cuda", self._number))
+        super().__init__(torch.device("cuda", self._number), threads)
 
     def launch(self, source: str, kernel: str, blocks: int, threads: int, *arguments: Any) -> None:
         if not blocks:

@@ -108,8 +108,9 @@ class CudaOps(Device, Ops):
 
     on_host = False
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
         super().__init__(device)
+        self.threads = threads
         self._grids: dict[tuple[int, int, bytes], Grid] = {}
 
     def grid(self, batch: Batch, kind: Hashable, lay_out: Callable[[], Layout]) -> Grid:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.bucket.compressor import compressor_for
-from taugrad.compressors.bucket.feedback import FeedbackCompressor, residual_squares
+from taugrad.compressors.bucket.compressor import Compressor, Worker, residual_squares
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import compressed
 from taugrad.compressors.methods import Method
 from taugrad.compressors.observe import GradientStatistics
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.parts import PartTally
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import NonFinite
@@ -70,14 +71,12 @@ class AsyncWorker:
         self._penalized = penalized(replica.names, training)
         self._share = workers if method.reduction == "mean" else 1
         self.refuses = method.nonfinite == "refuse"
-        threads, like = torch.get_num_threads(), [weights.clone() for weights in replica.weights()]
-        config = compressed(method)
-        self.compressor = FeedbackCompressor(
-            config, replica.names, like, threads=threads, hold_back_zeros=hold_back_zeros
-        )
+        config, weights = compressed(method), replica.weights()
+        shard = Shard.whole(dict(zip(replica.names, map(Tensor.numel, weights), strict=True)))
+        worker = Worker(ops_for(weights[0].device), rank, workers, hold_back_zeros)
+        self.compressor = Compressor(config, worker, shard)
         # Sums are kept in the CPU's memory, even if the model is on a GPU.
-        self._reader = compressor_for(config, torch.device("cpu"), threads)
-        self._layout = self._reader.layout(replica.names, [tensor.numel() for tensor in like])
+        self._reader = Compressor(config, Worker(ops_for(torch.device("cpu"))), shard)
         self.received = Accumulator(np.zeros(0, np.float32), workers)
         self.begin_from_model()
 
@@ -156,7 +155,7 @@ class AsyncWorker:
         Returns the ordinal of the parameter that was not finite, for which nothing is added; -1: all were.
         """
         try:
-            incoming = self._reader.read(message.payload, self._layout)
+            incoming = self._reader.read(message.payload)
         except CorruptMessage as reason:
             raise CorruptMessage(f"the message of worker {message.sender}: {reason}") from None
         refused = incoming.ordinal if isinstance(incoming, NonFinite) else -1
@@ -170,7 +169,7 @@ class AsyncWorker:
 
     def residual_squares(self) -> float:
         """Sum of squares of what the worker has not sent."""
-        return residual_squares([self.compressor.feedback], self.compressor.compressor.ops)
+        return residual_squares([self.compressor.feedback], self.compressor.ops)
 
     def buffers(self) -> list[Tensor]:
         """The model's, such as batch-norm statistics."""
@@ -178,11 +177,12 @@ class AsyncWorker:
 
     def state_dict(self) -> dict[str, Any]:
         """The state that only this worker has, once all workers are drained."""
-        return {"compressor": self.compressor.state_dict()}
+        return {"compressor": self.compressor.feedback.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], agreed: dict[str, Any]) -> None:
         """Restores what `state_dict` returned, and the weights of all workers."""
-        self.compressor.load_state_dict(state["compressor"])
+        like = dict(zip(self.replica.names, self.replica.weights(), strict=True))
+        self.compressor.feedback.load_state_dict(state["compressor"], like)
         self.received.load_state_dict(agreed)
         self._shown = False
         self.show()

@@ -16,18 +16,33 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
-from taugrad.compressors.methods.base import Context
+from taugrad.compressors.methods import CompressedMethod
 from taugrad.compressors.ops.array import host
-from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.spans import RECORDER, Interval, duration, union
 from taugrad.compressors.wire.message import NonFinite
 
-Encoding: TypeAlias = torch.dtype | Compressor
+_NAME = "activations"
+
+
+class DenseMessages(NamedTuple):
+    """Messages of a dense method, one for a tensor."""
+
+    method: CompressedMethod
+    ops: Ops
+
+    def of(self, elements: int) -> Compressor:
+        """What makes and reads the message of a tensor with so many elements."""
+        return Compressor(self.method, Worker(self.ops), Shard.whole({_NAME: elements}))
+
+
+Encoding: TypeAlias = torch.dtype | DenseMessages
 """Of a tensor on its way: raw values of a type, or a message of a dense method."""
 
 
@@ -45,8 +60,7 @@ def encode(tensor: Tensor, encoding: Encoding) -> Encoded:
     if isinstance(encoding, torch.dtype):
         sent = tensor.to(encoding)
         return Encoded(to_bytes([sent]), sent.to(tensor.dtype), 8 * sent.nbytes)
-    layout = encoding.layout([_NAME], [tensor.numel()])
-    outgoing = encoding.compress([Part(_NAME, tensor.flatten())], layout, Context())
+    outgoing = encoding.of(tensor.numel()).compress([tensor.flatten()], 0)
     payload = host(outgoing.payload)
     decoded = decode(payload, encoding, tensor.shape, tensor)
     return Encoded(payload, decoded, int(outgoing.tallies.paper_bits.sum()))
@@ -61,16 +75,13 @@ def decode(payload: Payload, encoding: Encoding, shape: Sequence[int], like: Ten
         received = torch.empty(tuple(shape), dtype=encoding)
         copy_bytes(payload, [received])
         return received.to(like.device, like.dtype)
-    incoming = encoding.read(payload, encoding.layout([_NAME], [prod(shape)]))
-    total = torch.zeros(prod(shape), device=like.device)
+    compressor, total = encoding.of(prod(shape)), torch.empty(prod(shape), device=like.device)
+    incoming = compressor.read(payload)
     if isinstance(incoming, NonFinite):
         total.fill_(torch.nan)
     else:
-        encoding.add(incoming, total)
+        compressor.total([incoming], 1, total)
     return total.view(tuple(shape)).to(like.dtype)
-
-
-_NAME = "activations"
 
 
 @dataclass(frozen=True)
