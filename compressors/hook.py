@@ -22,7 +22,7 @@ from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .gloo_threads import Once
-from .methods import CompressedMethod, Method, PowerSGD, read_config
+from .methods import CompressedMethod, Method, read_config
 from .methods.local import PatternName
 from .names import plain_names
 from .protocols.base import Bucket, Options
@@ -144,11 +144,11 @@ class CompressionState(WorkerState):
         named = {names[name]: parameter for name, parameter in ddp.module.named_parameters()}
         reduced = _reduced_by(ddp)
         self._names = {id(parameter): name for name, parameter in named.items() if id(parameter) in reduced}
-        if isinstance(method, PowerSGD):
+        if method.brings_exchange:
             for name in self._names.values():
                 if named[name].is_complex():
                     raise ValueError(
-                        f"powersgd cannot take the complex parameter {name!r}: use another method"
+                        f"{method.kind} cannot take the complex parameter {name!r}: use another method"
                     )
         optimized = {name: named[name] for name in self._names.values()}
         known = {name: _real(parameter) for name, parameter in named.items()}
@@ -330,8 +330,10 @@ def _skipping(config: Method, scaler: GradScaler | None) -> Method:
     """The method as a scaler needs it: an overflow is no error, but a step that all skip."""
     if scaler is None:
         return config
-    if isinstance(config, PowerSGD):
-        raise ValueError("powersgd with a scaler: an overflow would stay in its memory; use another method")
+    if config.brings_exchange:
+        raise ValueError(
+            f"{config.kind} with a scaler: an overflow would stay in its memory; use another method"
+        )
     return config.model_copy(update={"nonfinite": "skip"})
 
 

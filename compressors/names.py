@@ -1,15 +1,14 @@
-"""Names of parameters without wrappers, and the patterns of a method that match them."""
+"""Names of parameters without wrappers, and the patterns and saved tensors that fit them."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
-
-from .methods import CompressedMethod, Method
-from .methods.threshold import ThresholdedMethod
-from .thresholds.layers import LayeredTau
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # the check of a spec needs no torch
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Where torch.compile, activation checkpointing and FSDP keep what they wrap."""
@@ -17,7 +16,15 @@ _SHOWN = 6
 """Names of parameters that a message lists; the others are counted."""
 
 
-def plain_names(model: "nn.Module", names: Sequence[str] | None = None) -> dict[str, str]:
+class Patterned(Protocol):
+    """A method, as far as it names parameters."""
+
+    @property
+    def name_patterns(self) -> Mapping[str, Sequence[str]]:
+        """Patterns by field."""
+
+
+def plain_names(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, str]:
     """Names of a model's parameters or buffers without wrappers, by full name; by default all parameters'.
 
     `_orig_mod.0.weight` of a compiled model is `0.weight`: patterns and states are the same for both. Where
@@ -28,7 +35,7 @@ def plain_names(model: "nn.Module", names: Sequence[str] | None = None) -> dict[
     return dict(zip(full, plain if len(set(plain)) == len(plain) else full, strict=True))
 
 
-def _without_wrappers(model: "nn.Module", path: Sequence[str]) -> Iterator[str]:
+def _without_wrappers(model: nn.Module, path: Sequence[str]) -> Iterator[str]:
     from torch.nn.parallel import DataParallel, DistributedDataParallel  # noqa: PLC0415
     from torch.optim.swa_utils import AveragedModel  # noqa: PLC0415
 
@@ -41,18 +48,13 @@ def _without_wrappers(model: "nn.Module", path: Sequence[str]) -> Iterator[str]:
         owner = None if owner is None else owner._modules.get(part)
 
 
-def unmatched_patterns(method: Method, names: Sequence[str]) -> list[str]:
+def unmatched_patterns(method: Patterned, names: Sequence[str]) -> list[str]:
     """A method's patterns that match no name, most likely typing errors.
 
     Returns:
         Sentences, which begin with the pattern's field, such as `exempt.names`.
     """
-    patterns = dict[str, Sequence[str]]()
-    if isinstance(method, CompressedMethod):
-        patterns["exempt.names"] = method.exempt.names
-    if isinstance(method, ThresholdedMethod) and isinstance(method.tau, LayeredTau):
-        patterns["tau.patterns"] = tuple(method.tau.patterns)
-    return unmatched(patterns, names)
+    return unmatched(method.name_patterns, names)
 
 
 def unmatched(patterns: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
@@ -64,3 +66,22 @@ def unmatched(patterns: Mapping[str, Sequence[str]], names: Sequence[str]) -> li
         for pattern in among
         if not any(fnmatchcase(name, pattern) for name in names)
     ]
+
+
+def fitting(
+    tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Copies of saved tensors, of the shape, dtype and device of those in `like`; raises ValueError."""
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        expected = like.get(name)
+        if expected is None:
+            raise ValueError(f"a {what} for {name!r}, of which this model keeps none")
+        needed = dtype or expected.dtype
+        if tensor.shape != expected.shape or tensor.dtype != needed:
+            raise ValueError(
+                f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
+                f"this model needs {needed} {tuple(expected.shape)}"
+            )
+        copies[name] = tensor.to(expected.device, copy=True)
+    return copies

@@ -48,7 +48,7 @@ from .fsdp_internals import (
     named_groups,
     wait_for_reduction,
 )
-from .methods import CompressedMethod, Method, PowerSGD, read_config
+from .methods import CompressedMethod, Method, read_config
 from .protocols.base import Bucket, Options
 from .torch_internals import after_backward, backward_id, has_accumulation_hooks
 from .worker_state import WorkerState
@@ -173,9 +173,10 @@ class ReplicaState(WorkerState):
         key: bytes | None = None,
     ) -> None:
         """Prepares to exchange the shards of a model, and hooks it; see `replicas.compress_replicas`."""
-        if isinstance(config, PowerSGD):
+        if config.brings_exchange:
             raise ValueError(
-                "powersgd with FSDP2: torch's hook keeps its memory by DDP's buckets; use another method"
+                f"{config.kind} with FSDP2: torch's hook keeps its memory by DDP's buckets; use another "
+                "method"
             )
         self._units = _units_of(model)
         first = self._units[0].named.group

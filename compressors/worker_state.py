@@ -19,12 +19,11 @@ from .exchange.agreement import flattened, require_agreement
 from .exchange.patterns import IN_MESSAGES, require_fitting
 from .exchange.patterns.base import compressed
 from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
-from .methods import CompressedMethod, Method, NoCompression, PowerSGD
+from .methods import CompressedMethod, Method, NoCompression
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
-from .peers.powersgd import PowerSGDReducer
-from .protocols.base import AllReduce, Bucket, Options, Reducer
+from .protocols.base import AllReduce, BroughtExchange, Bucket, Options, Reducer
 from .protocols.compressed import CompressedReducer
 
 _STATE_VERSION = 8
@@ -134,8 +133,8 @@ class WorkerState(StepState):
         self._reducer: Reducer
         if isinstance(config, CompressedMethod):
             self._reducer = CompressedReducer(config, group, parameters, self._fail, self.feedback, options)
-        elif isinstance(config, PowerSGD):
-            self._reducer = PowerSGDReducer(config, group, parameters, known, self._fail)
+        elif config.brings_exchange:
+            self._reducer = BroughtExchange(config, group, parameters, known, self._fail)
         else:
             self._reducer = AllReduce(config, group, self._fail)
         self._observing = False

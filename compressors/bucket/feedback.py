@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..methods import CompressedMethod, Method
+from ..names import fitting
 from ..thresholds.base import ALL, PolicyMemory
 from .layout import MemoryOrder, ParameterSlice
 
@@ -124,25 +125,6 @@ class Feedback:
     def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         orders = self.orders
         return {name: orders[name].shaped(flat) if name in orders else flat for name, flat in tensors.items()}
-
-
-def fitting(
-    tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str, dtype: torch.dtype | None = None
-) -> dict[str, Tensor]:
-    """Copies of saved tensors, of the shape, dtype and device of those in `like`; raises ValueError."""
-    copies: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        expected = like.get(name)
-        if expected is None:
-            raise ValueError(f"a {what} for {name!r}, of which this model keeps none")
-        needed = dtype or expected.dtype
-        if tensor.shape != expected.shape or tensor.dtype != needed:
-            raise ValueError(
-                f"the {what} of {name!r} is {tensor.dtype} {tuple(tensor.shape)}; "
-                f"this model needs {needed} {tuple(expected.shape)}"
-            )
-        copies[name] = tensor.to(expected.device, copy=True)
-    return copies
 
 
 def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:

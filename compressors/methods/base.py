@@ -6,9 +6,9 @@ A method is a lossy rule with its options, the head of a chain.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -24,13 +24,45 @@ from ..ops.segments import Numbers, Segments
 from ..thresholds.base import PolicyMemory
 from ..wire.update import Update
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # specs are read without torch
+    import torch.distributed as dist
+    from torch import Tensor
+    from torch.futures import Future
+
+    from ..torch_internals import GradBucket
     from .quantizers import Quantizer
 
 Memories = dict[str, PolicyMemory]
 """Memories of a threshold policy, by parameter name."""
 Symbols = Literal["auto", "raw", "huffman"]
 """The codecs of symbols: plain bits, or a code by their frequencies."""
+
+
+class BucketSum(NamedTuple):
+    """A bucket's exchange under way."""
+
+    mean: Future[Tensor]
+    """Of the bucket's buffer, which will hold all workers' mean."""
+    sent: Mapping[str, int]
+    """By parameter, numbers that were sent."""
+
+
+class BucketExchange(Protocol):
+    """An exchange that a method brings, and what it keeps from step to step."""
+
+    def start(
+        self, bucket: GradBucket, names: Sequence[str], sizes: Sequence[int], *, calls_in_order: bool
+    ) -> BucketSum:
+        """Starts to average a bucket of parameters of these names and elements.
+
+        Where a transport does not run callbacks in order, nothing of it may be left to these.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is needed to continue elsewhere: plain numbers and tensors."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned, whole; raises ValueError if it does not fit."""
 
 
 class Exempt(Group):
@@ -45,6 +77,10 @@ class Exempt(Group):
 
 class Method(Settings):
     """Head of a chain; `str` gives the chain's line, which `chain` reads."""
+
+    brings_exchange: ClassVar[bool] = False
+    """Whether it brings an exchange of its own, torch's in DDP, and keeps its own memory. There are no
+    messages then, and so no pattern, key, scaler, or other number of workers."""
 
     if TYPE_CHECKING:
         kind: str
@@ -77,6 +113,17 @@ class Method(Settings):
     def momentum_correction(self) -> float:
         """The factor of momentum correction; 0: none."""
         return float(getattr(self, "momentum", 0.0))
+
+    @property
+    def name_patterns(self) -> dict[str, Sequence[str]]:
+        """Patterns of parameters' names, by field."""
+        return {}
+
+    def exchange(
+        self, group: dist.ProcessGroup, parameters: Mapping[str, Tensor], known: Mapping[str, Tensor]
+    ) -> BucketExchange:
+        """Exchanges buckets of `parameters`, which are among those known, where the method brings that."""
+        raise NotImplementedError
 
     @property
     def has_fixed_size(self) -> bool:
@@ -189,6 +236,10 @@ class CompressedMethod(_Common):
     """Parameters that are sent whole."""
     decay: float = Field(default=1.0, ge=0, le=1)
     """Factor of the residual from one iteration to the next (error feedback): 1 keeps it, 0 drops it."""
+
+    @property
+    def name_patterns(self) -> dict[str, Sequence[str]]:
+        return {"exempt.names": self.exempt.names}
 
     @property
     def keeps_residuals(self) -> bool:

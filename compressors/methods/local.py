@@ -14,7 +14,6 @@ from pydantic import (
 
 from .base import Method, NoCompression
 from .dense import DenseMethod
-from .powersgd import PowerSGD
 
 PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
 """Who sends to whom, of gradients as of local updates; collective is for gradients."""
@@ -96,8 +95,8 @@ def local_refusals(
     momentum = f"compressor.momentum = {method.momentum_correction}"
     if fields.pattern == "collective":
         yield f"{prefix}pattern = collective: it is for gradients; use {prefix}pattern: sharded"
-    if isinstance(method, PowerSGD):
-        yield "compressor.kind = powersgd: its factors go through torch's own all-reduce, in DDP alone"
+    if method.brings_exchange:
+        yield f"compressor.kind = {method.kind}: its factors go through torch's own all-reduce, in DDP alone"
     if method.nonfinite == "skip":
         yield "compressor.nonfinite = skip: weights that are not finite cannot be left out; use refuse"
     if outer.nesterov and not outer.momentum:

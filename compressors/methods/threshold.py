@@ -37,6 +37,10 @@ class ThresholdedMethod(SparseMethod):
     def policy(self) -> Policy:
         return policy_of(self.tau)
 
+    @property
+    def name_patterns(self) -> dict[str, Sequence[str]]:
+        return super().name_patterns | {"tau.patterns": tuple(getattr(self.tau, "patterns", ()))}
+
     @classmethod
     def quantizer_error(cls, quantizer: str) -> str:
         return f"{cls.line_name()} sends +tau or -tau: nothing is left for {quantizer} to quantize"

@@ -17,6 +17,7 @@ from torch.futures import Future
 from ..bucket.feedback import Feedback
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, NonFiniteGradient, PeerLost, reaching
+from ..exchange.addresses import backends_of
 from ..gloo_threads import Once
 from ..methods import Method
 from ..methods.local import PatternName
@@ -312,3 +313,51 @@ class AllReduce(Reducer):
 
         summed: Future[list[Tensor]] = work.get_future()
         return summed.then(Once(finish))
+
+
+class BroughtExchange(Reducer):
+    """An exchange that a method brings (`Method.exchange`), counted, and with its own memory."""
+
+    def __init__(
+        self,
+        config: Method,
+        group: dist.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        known: Mapping[str, Tensor],
+        fail: Fail,
+    ) -> None:
+        """Prepares to synchronize `parameters`; raises ValueError where the method cannot take one."""
+        super().__init__(config, group, fail)
+        self._exchange = config.exchange(group, parameters, known)
+
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        assert bucket.ddp is not None, "refused for others"
+        times, started = self._times, perf_counter()
+        times.began()
+        calls_in_order = backends_of(self._group).get(bucket.buffer.device.type) == "nccl"
+        mean, sent = self._exchange.start(
+            bucket.ddp, bucket.names, bucket.sizes, calls_in_order=calls_in_order
+        )
+        under_way = perf_counter()  # what torch computes between all-reduces is not told apart from waiting
+        times.held(under_way)
+        step.compress_s += under_way - started
+        RECORDER.add("compress", "compute", started, under_way, bucket.title)
+        self._count_all_reduce(step, bucket, sent)
+
+        def finish(arrived: Future[Tensor]) -> Tensor:
+            with self.reaching():
+                mean = arrived.value()
+            times.arrived(step, under_way, perf_counter(), bucket.title, decoded=False)
+            self._look_for_nonfinite(step, bucket, mean)
+            if self._reduction == "sum":
+                mean.mul_(self._workers)
+            bucket.add_earlier(1.0)  # `mean` is the bucket's buffer
+            return mean
+
+        return mean.then(Once(finish))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._exchange.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._exchange.load_state_dict(state)

@@ -53,7 +53,7 @@ GROUPS = {
         "compressors/fsdp_internals",
         "compressors/bucket/feedback",
         "compressors/integrations/rank_files",
-        "compressors/peers/powersgd",
+        "compressors/methods/powersgd",
     ),
     "cluster": ("platform/launching/", "platform/ports", "platform/deadline"),
     "store": ("TrackingError", "platform/tracking/"),

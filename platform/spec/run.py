@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from taugrad.compressors.methods import CompressorConfig, NoCompression, PowerSGD
+from taugrad.compressors.methods import CompressorConfig, NoCompression
 
 from ..config import Config
 from ..places import RUNS, OutputAddress, OutputPath
@@ -113,9 +113,10 @@ class RunSpec(Config):
                 f"{self.model.kind}: layers are pre-trained in one stack of them; use 0, or model.kind: mlp "
                 "or sigmoid_stack"
             )
-        if training.precision == "fp16" and isinstance(self.compressor, PowerSGD):
+        if training.precision == "fp16" and self.compressor.brings_exchange:
             raise ValueError(
-                "training.precision = fp16: gradients may overflow, which compressor.kind = powersgd cannot "
+                "training.precision = fp16: gradients may overflow, which compressor.kind = "
+                f"{self.compressor.kind} cannot "
                 "leave out; choose bf16, or another compressor"
             )
         if training.batch_per_worker is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taugrad.compressors.exchange.sites import check_site_ranks
-from taugrad.compressors.methods import Method, NoCompression, PowerSGD
+from taugrad.compressors.methods import Method, NoCompression
 from taugrad.compressors.methods.local import local_refusals
 
 from .synchronization import (
@@ -88,11 +88,11 @@ Problems = Callable[[Asked], Iterator[str]]
 def _patterns(asked: Asked) -> Iterator[str]:
     mode, method = asked.mode, asked.method
     by_hook = isinstance(mode, GradientsSync) and not asked.sync.is_simulated
-    if isinstance(method, PowerSGD) and not (by_hook and mode.pattern_name == "allgather"):
+    if method.brings_exchange and not (by_hook and mode.pattern_name == "allgather"):
         given = f"pattern = {mode.pattern_name}" if by_hook else f"mode = {asked.sync.mode}"
         yield (
-            f"compressor.kind = powersgd with sync.{given}: its factors go through torch's own all-reduce; "
-            "use sync: {mode: gradients, pattern: allgather}"
+            f"compressor.kind = {method.kind} with sync.{given}: its factors go through torch's own "
+            "all-reduce; use sync: {mode: gradients, pattern: allgather}"
         )
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
         yield (
@@ -134,8 +134,8 @@ def _back(asked: Asked) -> Iterator[str]:
     pattern = mode.pattern_name
     if pattern not in ("parameter_server", "sharded", "hybrid"):
         yield f"{where}.back with {pattern}: only parameter_server, sharded and hybrid send sums back"
-    if isinstance(back, PowerSGD):
-        yield f"{where}.back.kind = powersgd: its factors go through torch's own all-reduce"
+    if back.brings_exchange:
+        yield f"{where}.back.kind = {back.kind}: its factors go through torch's own all-reduce"
     if back.momentum_correction:
         yield f"{where}.back.momentum = {back.momentum_correction}: the sum already contains momentum"
 
@@ -298,8 +298,8 @@ def _islands(asked: Asked) -> Iterator[str]:
             "islands are the sites; use allgather",
         ),
         (
-            isinstance(asked.method, PowerSGD),
-            "compressor.kind = powersgd",
+            asked.method.brings_exchange,
+            f"compressor.kind = {asked.method.kind}",
             "its memory is DDP's; use another",
         ),
         (training.compile, "training.compile = true", "it cannot be sharded then; use false"),
@@ -322,7 +322,7 @@ def _authenticated(asked: Asked) -> Iterator[str]:
     if not isinstance(mode, GradientsSync):
         return
     by_torch = mode.gathers_buckets and isinstance(method, NoCompression)
-    if by_torch or isinstance(method, PowerSGD):
+    if by_torch or method.brings_exchange:
         yield (
             f"sync.authenticated = true with compressor.kind = {method.kind}: it goes through torch's "
             "own all-reduce, without messages of ours; use another compressor, or sync.pattern: sharded"

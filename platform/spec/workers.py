@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from taugrad.compressors.methods import Method, PowerSGD
+from taugrad.compressors.methods import Method
 
 from ..config import Config
 from .synchronization import SyncConfig, real
@@ -40,8 +40,9 @@ def why_no_other_number(sync: SyncConfig, method: Method, workers: WorkersConfig
             f"sync.mode = {mode.mode}: messages on their way have no worker any more; use as many workers as "
             "before"
         )
-    if isinstance(method, PowerSGD):
-        return "compressor.kind = powersgd: torch keeps its errors by worker; use as many workers as before"
+    if method.brings_exchange:
+        kind = f"compressor.kind = {method.kind}"
+        return f"{kind}: torch keeps its errors by worker; use as many workers as before"
     if workers.on_resize == "refuse":
         return (
             "workers.on_resize = refuse: each worker's residual belongs to its part of the data; with "

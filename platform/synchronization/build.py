@@ -20,7 +20,7 @@ from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.tensors import buffers_of
 from taugrad.compressors.exchange.worker_group import WorkerGroup
-from taugrad.compressors.methods import Method, NoCompression, PowerSGD, read_config
+from taugrad.compressors.methods import Method, NoCompression, read_config
 from taugrad.compressors.methods.dense import DenseSymbols
 from taugrad.compressors.ops import ops_for
 
@@ -301,6 +301,6 @@ class _Build:
 def _exchanged(spec: RunSpec) -> Method:
     """The compressor; with fp16 it leaves out steps whose gradients overflowed."""
     method = spec.compressor
-    if spec.training.precision != "fp16" or isinstance(method, PowerSGD) or real(spec.sync).is_local:
+    if spec.training.precision != "fp16" or method.brings_exchange or real(spec.sync).is_local:
         return method
     return method.model_copy(update={"nonfinite": "skip"})

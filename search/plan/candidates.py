@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from taugrad.compressors.methods import CompressedMethod, Method, PowerSGD, read_config
+from taugrad.compressors.methods import CompressedMethod, Method, read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import GradientsSync, RealSync, SimulatedSync, real
 from taugrad.platform.spec.validation import check_method
@@ -63,7 +63,7 @@ def _candidate(spec: RunSpec, **known: Any) -> Candidate:
 
 def left_out(spec: RunSpec) -> str | None:
     """The reason why the spec's own way is not among its candidates; None if it is."""
-    if isinstance(spec.compressor, PowerSGD):
+    if spec.compressor.brings_exchange:
         return f"{spec.compressor}: cannot be simulated, so it cannot be probed"
     if (island := getattr(real(spec.sync), "island", None)) is not None:
         return f"sync.island = {island}: cannot be simulated, so it cannot be probed"

@@ -11,17 +11,17 @@ import torch.distributed as dist
 from cases import in_turn
 from ddp import assert_same
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from taugrad.compressors.methods import PowerSGD as Fields
-from taugrad.compressors.peers import powersgd
-from taugrad.compressors.peers.powersgd import PowerSGDReducer
+from taugrad.compressors.methods import PowerSGD
+from taugrad.compressors.methods.powersgd import Factors
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def made(parameters: dict[str, torch.Tensor], **options: Any) -> PowerSGDReducer:
+def made(parameters: dict[str, torch.Tensor], **options: Any) -> Factors:
     group: Any = dist.group.WORLD
-    return PowerSGDReducer(Fields(**options), group, parameters, {}, lambda problem: problem)
+    return PowerSGD(**options).exchange(group, parameters, {})
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make(no_gpu: None) -> Callable[..., PowerSGDReducer]:
+def make(no_gpu: None) -> Callable[..., Factors]:
     """Makes a PowerSGD of a matrix [12, 10] and a vector [12]."""
     parameters = dict(nn.Linear(10, 12).named_parameters())
     return lambda **options: made(parameters, **{"rank": 2, "start": 2, **options})
@@ -48,7 +48,7 @@ def a_state(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in (state | changes).items() if value is not None}
 
 
-def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., PowerSGDReducer]) -> None:
+def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., Factors]) -> None:
     given, power = a_state(), make()
     power.load_state_dict(given)
     result = power.state_dict()
@@ -75,7 +75,7 @@ def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[...
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
-    changes: dict[str, Any], words: str, make: Callable[..., PowerSGDReducer]
+    changes: dict[str, Any], words: str, make: Callable[..., Factors]
 ) -> None:
     power = make()
     power.load_state_dict(a_state(iteration=7))
@@ -86,7 +86,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing(
 
 @in_turn(("option", "words"), [("feedback", "error for 'weight'"), ("warm_start", "Q for 'weight'")])
 def test_memory_that_a_run_does_not_keep_is_refused(
-    option: str, words: str, make: Callable[..., PowerSGDReducer]
+    option: str, words: str, make: Callable[..., Factors]
 ) -> None:
     with pytest.raises(ValueError, match=words):
         make(**{option: False}).load_state_dict(a_state())
@@ -121,9 +121,9 @@ def test_the_cpus_memory_is_refused_where_torch_finds_a_gpu(
 
 
 def test_a_level_that_someone_chose_for_torchs_logger_stays(
-    make: Callable[..., PowerSGDReducer], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Factors], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logger, root = powersgd.torchs.logger, logging.getLogger().level
+    logger, root = powerSGD_hook.logger, logging.getLogger().level
     monkeypatch.setattr(logger, "level", logging.DEBUG)
     make()
     assert logger.level == logging.DEBUG

@@ -13,7 +13,7 @@ from ...bucket.compressor import Compressor, Outgoing, Worker, residual_squares
 from ...bucket.feedback import Feedback
 from ...bucket.layout import Shard
 from ...errors import CorruptMessage
-from ...methods import CompressedMethod, Method, PowerSGD, read_config
+from ...methods import CompressedMethod, Method, read_config
 from ...wire.message import HEADER_BYTES, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
 from ..resizing import resharded
@@ -245,7 +245,7 @@ class Pattern(ABC):
 
 def compressed(method: Method) -> CompressedMethod:
     """A method that writes messages; without compression, all parameters are exempt (sent whole)."""
-    assert not isinstance(method, PowerSGD), "its factors go through all-reduce"
+    assert not method.brings_exchange, "it writes no messages"
     if isinstance(method, CompressedMethod):
         return method
     whole = read_config(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
-from taugrad.compressors.methods import NoCompression, PowerSGD
+from taugrad.compressors.methods import NoCompression
 from taugrad.compressors.names import unmatched, unmatched_patterns
 
 from ...data import load
@@ -143,7 +143,7 @@ def _check_cuda(spec: RunSpec, source: str) -> None:
     if not torch.cuda.is_available():
         problem = "torch finds no CUDA device here; use cpu, or see what taugrad doctor says"
         raise SpecError(source, f"workers.device = cuda: {problem}")
-    compresses = not isinstance(spec.compressor, NoCompression | PowerSGD)
+    compresses = not (spec.compressor.brings_exchange or isinstance(spec.compressor, NoCompression))
     if compresses and find_spec("cupy") is None:
         problem = "compression on a GPU needs CuPy; install taugrad[cuda12] or taugrad[cuda13]"
         raise SpecError(source, f"workers.device = cuda: {problem}")
