@@ -1,8 +1,9 @@
-"""Packages whose names come from their modules, each imported when the name is first used."""
+"""Names that are imported when they are first used: reading a spec takes a part of a second."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 
 def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -22,3 +23,19 @@ def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
         return getattr(import_module(homes[name], package), name)
 
     return get_attribute
+
+
+class _LazyModule(ModuleType):
+    """A module that is imported when one of its names is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy as numpy  # noqa: PLC0414 - for others to import
+else:
+    numpy = _LazyModule("numpy")
+"""NumPy, in modules that reading a spec imports."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-import numpy as np
 from pydantic import Field
 
 from ..calls import line
 from ..fields import Group, Settings
+from ..lazy import numpy as np
 from ..ops.array import Flags
 from ..ops.interface import Batch, Ops
 from ..ops.limits import Form

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from pydantic import Field
 
+from ..lazy import numpy as np
 from ..ops.interface import Batch
 from ..ops.limits import Form
 from ..wire.update import Update

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from ..lazy import numpy as np
 from ..ops.interface import Batch, Extremes, Kept
 from ..ops.readback import Pending
 from .quantizers import Quantized, Quantizer, QuantizerInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEAST_SAMPLE = 256
 """A sample of fewer elements says little about 16 bins; smaller layers are taken whole."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from ..calls import expand
 from ..fields import QUANTIZERS, Group
+from ..lazy import numpy as np
 from ..ops.interface import Batch, Selected, Target
 from ..ops.limits import SMALLEST_TAU, Form, ThresholdRule
 from ..ops.parts import Part

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 from pydantic import model_validator
 
 from ..fields import Share
+from ..lazy import numpy as np
 from ..ops.interface import Batch, Selected, Target
 from ..ops.parts import Part
 from ..ops.readback import Pending

@@ -1,23 +1,29 @@
 """What an array is: NumPy's in the CPU's memory, or a tensor on a device."""
 
+from __future__ import annotations
+
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from ..lazy import numpy as np
 
-if TYPE_CHECKING:  # specs are read without torch
+if TYPE_CHECKING:  # specs are read without torch and NumPy
     import torch
+    from numpy.typing import NDArray
+
+    Floats32: TypeAlias = NDArray[np.float32]
+    Floats64: TypeAlias = NDArray[np.float64]
+    Words: TypeAlias = NDArray[np.uint32]
+    """[k], position << 1 | sign."""
+    Flags: TypeAlias = NDArray[np.bool_]
+    Bytes: TypeAlias = NDArray[np.uint8]
+    """Bytes in the CPU's memory."""
+    Numbers: TypeAlias = NDArray[np.int64]
+else:
+    Floats32 = Floats64 = Words = Flags = Bytes = Numbers = Any
 
 Array: TypeAlias = Any
 """NumPy's, or a tensor on a device: one-dimensional, contiguous; its slices share its memory."""
-Floats32: TypeAlias = NDArray[np.float32]
-Floats64: TypeAlias = NDArray[np.float64]
-Words: TypeAlias = NDArray[np.uint32]
-"""[k], position << 1 | sign."""
-Flags: TypeAlias = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
-"""Bytes in the CPU's memory."""
 
 
 def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
@@ -28,7 +34,7 @@ def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
 
 
 @cache
-def torch_type(dtype: Any) -> "torch.dtype":
+def torch_type(dtype: Any) -> torch.dtype:
     """NumPy's type as torch's."""
     import torch  # noqa: PLC0415
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import numpy as np
 from .array import Array, Flags, Floats32, Floats64
 from .limits import Form, ThresholdRule
 from .readback import Pending, Readback
@@ -24,11 +22,12 @@ from .segments import Numbers, Offsets
 
 if TYPE_CHECKING:  # specs are read without torch
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 FP8_EXPONENTS, QUANTILE_EXPONENTS = (-126, 119), (-128, 113)
 """The smallest and the largest exponent of a block: of 8-bit floats, and of bins of equal population."""
-LARGEST_MEAN = np.int32(0x77FF)
+LARGEST_MEAN = 0x77FF
 """The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
 
 

@@ -8,12 +8,11 @@ from itertools import groupby
 from math import isnan
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import numpy as np
 from .segments import Numbers
 
 if TYPE_CHECKING:  # specs are read without torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 

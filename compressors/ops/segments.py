@@ -1,12 +1,12 @@
 """Parameters of a bucket side by side: where their elements, and where their symbols and tables stand."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
-Numbers = NDArray[np.int64]
+from ..lazy import numpy as np
+from .array import Numbers, Words
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Segments:
         """Elements of all."""
         return int(self.sizes.sum())
 
-    def counts_of(self, words: NDArray[np.uint32]) -> Numbers:
+    def counts_of(self, words: Words) -> Numbers:
         """How many words, uint32 [k], position << 1 | sign, ascending, lie in each."""
         # A limit of another type would cost a copy of the words.
         ends = np.searchsorted(words, self.ends.astype(np.uint32) << np.uint32(1))
@@ -72,7 +72,7 @@ class Offsets:
     """How many blocks."""
 
     @classmethod
-    def of(cls, sizes: Numbers, block: int) -> "Offsets":
+    def of(cls, sizes: Numbers, block: int) -> Offsets:
         """Places `sizes` symbols per parameter in blocks of `block`; 0: one block per parameter.
 
         A parameter's last block may be shorter.

@@ -16,26 +16,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from ..fields import Share
+from ..lazy import numpy as np
 from ..ops.limits import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from .density import DensityMemory, TargetDensity
 from .samples import as_tau, magnitudes_of, reached_by
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
     from ..ops.parts import Part
     from .base import Sender
 
-Floats = NDArray[np.float64]
 
 CHOICES = 25
 """Points of a layer's curve."""
 REACH = 32
 """How many times a layer's density may lie below or above that of the budget."""
-_REACHES = np.geomspace(1 / REACH, REACH, CHOICES)
 _BISECTIONS = 28
 _MOST = 255
 """Taus that a level of qgt stands for, at most."""
@@ -78,7 +79,7 @@ def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRul
     Returns:
         `sent`, `taus` and `errors` as in `Curves`, float64 [3, CHOICES].
     """
-    m, shares = magnitudes.size, np.minimum(density * _REACHES, 1.0)
+    m, shares = magnitudes.size, np.minimum(density * np.geomspace(1 / REACH, REACH, CHOICES), 1.0)
     ascending = np.sort(magnitudes).astype(np.float64)
     # Rounded first, as 0.07 * 100 is a little more than 7.
     ranks = np.maximum(np.ceil(np.rint(shares * m * 1e6) / 1e6).astype(np.int64), 1)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import numpy as np
 from ..ops.limits import LARGEST_TAU, SMALLEST_TAU
 from ..ops.readback import Readback
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..ops.interface import Batch, Ops
     from ..ops.parts import Part
 

@@ -12,15 +12,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from ..fields import Share
+from ..lazy import numpy as np
 from .density import DensityMemory, TargetDensity
 from .samples import as_tau, magnitudes_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..ops.parts import Part
     from .base import Sender
 

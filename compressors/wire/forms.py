@@ -1,15 +1,18 @@
 """The forms of values on the wire, whichever rule chose the values, and the tables of blocks beside them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptMessage
+from ..lazy import numpy as np
 from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS
 from ..ops.limits import SMALLEST_TAU, Form
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -19,33 +22,43 @@ class FormTraits:
     code: int
     has_tau: bool = False
     """Whether an element is +-tau, or a multiple of it: then its sign stands with its position."""
-    dtype: np.dtype[Any] | None = None
-    """Type of a value that is no symbol."""
+    type_name: str = ""
+    """NumPy's name of the type of a value that is no symbol."""
     symbols: bool = False
     """Whether values are symbols, which a Huffman code may shorten."""
     quantized: bool = False
     """Whether symbols have ranges or tables of blocks."""
     paper_bits: int = 0
     """Value bits of an element sent, as Anoosheh counts them (section 2.1); quantized: a symbol's."""
-    dense_dtype: np.dtype[Any] | None = None
-    """Type of one element when all n are written out, zeros for those not sent; None: never."""
+    dense_name: str = ""
+    """Likewise of one element when all n are written out, zeros for those not sent; empty: never."""
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The type of a value."""
+        return np.dtype(self.type_name) if self.type_name else None
+
+    @property
+    def dense_dtype(self) -> np.dtype[Any] | None:
+        """The type of an element that is written out."""
+        return np.dtype(self.dense_name) if self.dense_name else None
 
 
-_U2, _F4 = np.dtype("<u2"), np.dtype("<f4")
+_U2, _F4 = "<u2", "<f4"
 
 FORMS: dict[Form, FormTraits] = {
-    "bgt": FormTraits(2, has_tau=True, paper_bits=1, dense_dtype=np.dtype("i1")),
-    "qgt": FormTraits(3, has_tau=True, symbols=True, paper_bits=8, dense_dtype=np.dtype("<i2")),
-    "strom": FormTraits(4, has_tau=True, paper_bits=1, dense_dtype=np.dtype("i1")),
-    "f32": FormTraits(5, dtype=_F4, paper_bits=32, dense_dtype=_F4),
-    "fp16": FormTraits(6, dtype=_U2, paper_bits=16),
-    "bf16": FormTraits(7, dtype=_U2, paper_bits=16),
+    "bgt": FormTraits(2, has_tau=True, paper_bits=1, dense_name="i1"),
+    "qgt": FormTraits(3, has_tau=True, symbols=True, paper_bits=8, dense_name="<i2"),
+    "strom": FormTraits(4, has_tau=True, paper_bits=1, dense_name="i1"),
+    "f32": FormTraits(5, type_name=_F4, paper_bits=32, dense_name=_F4),
+    "fp16": FormTraits(6, type_name=_U2, paper_bits=16),
+    "bf16": FormTraits(7, type_name=_U2, paper_bits=16),
     "fp8": FormTraits(8, symbols=True, quantized=True),
     "linear": FormTraits(9, symbols=True, quantized=True),
     "quantile": FormTraits(10, symbols=True, quantized=True),
     "steps": FormTraits(11, symbols=True),
-    "bits": FormTraits(12, dtype=np.dtype("u1")),
-    "patch": FormTraits(13, dtype=np.dtype("u1")),
+    "bits": FormTraits(12, type_name="u1"),
+    "patch": FormTraits(13, type_name="u1"),
 }
 GRADIENT_FORMS = tuple(form for form in FORMS if form not in ("steps", "bits", "patch"))
 """The others are of weight patches alone."""
@@ -59,9 +72,9 @@ def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
     """
     exponents = np.dtype("i1"), 1
     if form == "linear":
-        return [(_F4, 1), (_F4, 1)]
+        return [(np.dtype(_F4), 1), (np.dtype(_F4), 1)]
     if form == "quantile":
-        return [exponents, (_U2, 1 << bits)]
+        return [exponents, (np.dtype(_U2), 1 << bits)]
     return [exponents] if form == "fp8" else []
 
 

@@ -3,21 +3,21 @@
 Legend: n elements, k of them sent, m parameters.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ..lazy import numpy as np
 from ..ops.array import Array, host
 from ..ops.interface import Ops
 from ..ops.limits import Form, check_chunks
 from ..ops.segments import Numbers, Offsets, Segments
 from .forms import FORMS
 
-_NONE = np.empty(0, np.uint8)
-_NO_NUMBERS = np.empty(0, np.int64)
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Update:
     None where parameters are sent whole, or not at all."""
     counts: Numbers
     """int64 [m], elements sent of each parameter."""
-    values: Array = field(default_factory=lambda: _NONE)
+    values: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     """[k] float32 (f32), the bits of 16-bit floats, levels 1 to 255 (qgt, uint8), or symbols: uint8 where all
     have up to 8 bits, otherwise uint16. Nothing for bgt and strom."""
     taus: NDArray[np.float32] | None = None
     """float32 [m], of forms that have one."""
-    bits: Numbers = field(default_factory=lambda: _NO_NUMBERS)
+    bits: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     """int64 [m], of a symbol of each parameter of quantized forms; 0 where it has none."""
     block: int = 0
     """Values that share tables, the last ones of a parameter may be fewer; 0: a block for each parameter."""
@@ -91,7 +91,7 @@ class Update:
         """All that may lie on a device."""
         return [*(() if self.words is None else (self.words,)), self.values, *self.tables]
 
-    def with_arrays(self, others: list[Any]) -> "Update":
+    def with_arrays(self, others: list[Any]) -> Update:
         """The same with other arrays, in the order of `arrays`; takes them from the front of a list."""
         words = None if self.words is None else others.pop(0)
         values, tables = others.pop(0), tuple(others.pop(0) for _ in self.tables)

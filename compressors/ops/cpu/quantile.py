@@ -30,6 +30,7 @@ from . import blockwise
 from .float_formats import from_fp16, round_to_fp16
 from .threads import portions
 
+_LARGEST_MEAN = np.int32(LARGEST_MEAN)
 _SORTED_AT_ONCE = 1 << 17
 """Elements whose keys are sorted before they are looked at again: they stay in the caches."""
 _LARGEST = np.float32(np.finfo(np.float32).max)
@@ -173,7 +174,7 @@ def _write_means(totals, counts, unscale, table):  # type: ignore[no-untyped-def
         count = max(counts[j], 1)
         short, _ = round_to_fp16(np.float32(np.float64(totals[j]) / np.float64(count) * unscale))
         magnitude = np.int32(short & np.int32(0x7FFF))
-        magnitude = magnitude if magnitude < LARGEST_MEAN else LARGEST_MEAN
+        magnitude = magnitude if magnitude < _LARGEST_MEAN else _LARGEST_MEAN
         table[j] = np.int32(short & np.int32(0x8000)) | magnitude
 
 
