@@ -69,7 +69,7 @@ def _machine() -> Iterator[Finding]:
     loops = "with AVX-512" if avx512.supported() else "without AVX-512: thresholds in portable loops, slower"
     yield Finding("CPUs", "ok", f"{cpus}, {loops}; numba {metadata.version('numba')}")
     if CACHE is not None:
-        from taugrad.compressors.ops.cpu.caching import REMEDY  # noqa: PLC0415
+        from taugrad.compressors.ops.cpu.compiling import REMEDY  # noqa: PLC0415
 
         detail = f"kept in {CACHE}: neither the package's folder nor the home can be written"
         yield Finding("compiled code", "absent", detail, REMEDY)

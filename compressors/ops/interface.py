@@ -288,6 +288,11 @@ class Ops(Protocol):
 
     def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
         """Brings the elements of each float32 tensor between the negative of its limit and the limit."""
+        import torch  # noqa: PLC0415
+
+        if tensors:  # torch's own operations serve every device
+            torch._foreach_clamp_max_(list(tensors), limits)
+            torch._foreach_clamp_min_(list(tensors), [-limit for limit in limits])
 
     # Sparse passes
 

@@ -14,7 +14,7 @@ import pytest
 from numba.core.caching import CacheImpl, UserProvidedCacheLocator
 
 import taugrad.compressors
-from taugrad.compressors.ops.cpu.caching import ensure_cache
+from taugrad.compressors.ops.cpu.compiling import ensure_cache
 from taugrad.compressors.ops.cpu.threads import run_all
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from .caching import ensure_cache
-from .compiling import announce
+from .compiling import announce, ensure_cache
 
 announce()
 CACHE: Path | None = ensure_cache()  # before any kernel is defined

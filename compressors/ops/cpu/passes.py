@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import Flags, Floats32, Floats64, host, readonly
-from ..clamping import clamp
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
 from ..limits import Form, ThresholdRule
 from ..readback import Pending, Readback
@@ -144,9 +143,6 @@ class CpuOps(Ops):
 
     def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
         return by_range.count_symbols(values, bits, low, high)
-
-    def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
-        clamp(tensors, limits)
 
     # Sparse passes
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ..array import Flags, Floats32, Floats64
-from ..clamping import clamp
 from ..cpu.by_range import count_symbols
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
@@ -219,9 +218,6 @@ class CudaOps(Device, Ops):
 
     def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
         return count_symbols(values, bits, low, high)
-
-    def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
-        clamp(tensors, limits)
 
     # Sparse passes
 
