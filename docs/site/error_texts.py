@@ -54,6 +54,7 @@ GROUPS = {
         "compressors/bucket/feedback",
         "compressors/integrations/rank_files",
         "compressors/methods/powersgd",
+        "compressors/names",
     ),
     "cluster": ("platform/launching/", "platform/ports", "platform/deadline"),
     "store": ("TrackingError", "platform/tracking/"),
