@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ops.array import Array, torch_type
+from ..ops.array import Array, Numbers, torch_type
 from ..ops.interface import Ops
 from ..ops.limits import Form
-from ..ops.segments import Numbers, Offsets, Segments
+from ..ops.segments import Offsets, Segments
 from ..wire.forms import FORMS, table_layout
 from ..wire.update import Update
 

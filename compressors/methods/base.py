@@ -15,12 +15,12 @@ from pydantic import Field
 from ..calls import line
 from ..fields import Group, Settings
 from ..lazy import numpy as np
-from ..ops.array import Flags
+from ..ops.array import Flags, Numbers
 from ..ops.interface import Batch, Ops
 from ..ops.limits import Form
 from ..ops.parts import Part, Tallies
 from ..ops.readback import Pending, Readback
-from ..ops.segments import Numbers, Segments
+from ..ops.segments import Segments
 from ..thresholds.base import PolicyMemory
 from ..wire.update import Update
 

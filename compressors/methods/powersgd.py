@@ -227,11 +227,13 @@ class Factors:
 
     def _take_apart(self, index: int, names: Sequence[str], sizes: Sequence[int], mean: Tensor) -> Tensor:
         """Gives each parameter its part of a bucket's memory, once the mean is there; returns that."""
+        import torch  # noqa: PLC0415
+
         matrices = self._in_torchs_order(names)
         memory = self._torchs.q_memory_dict.pop(index)
         del self._torchs.p_memory_dict[index]
         if self._torchs.use_error_feedback:
-            errors = self._torchs.error_dict.pop(index).split(list(sizes))
+            errors = torch.split(self._torchs.error_dict.pop(index), list(sizes))
             self._errors.update(zip(names, errors, strict=True))
         if self._warm_start:
             self._qs.update(
@@ -258,7 +260,9 @@ class Factors:
 
 def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
     """Views [columns, rank] of a bucket's Qs."""
-    parts = memory.split([matrix.columns * matrix.rank for matrix in matrices])
+    import torch  # noqa: PLC0415
+
+    parts = torch.split(memory, [matrix.columns * matrix.rank for matrix in matrices])
     return [part.view(matrix.columns, matrix.rank) for matrix, part in zip(matrices, parts, strict=True)]
 
 

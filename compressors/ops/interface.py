@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from ..lazy import numpy as np
-from .array import Array, Flags, Floats32, Floats64
+from .array import Array, Flags, Floats32, Floats64, Numbers
 from .limits import Form, ThresholdRule
 from .readback import Pending, Readback
-from .segments import Numbers, Offsets
+from .segments import Offsets
 
 if TYPE_CHECKING:  # specs are read without torch
     import torch

@@ -9,7 +9,7 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from ..lazy import numpy as np
-from .segments import Numbers
+from .array import Numbers
 
 if TYPE_CHECKING:  # specs are read without torch
     from numpy.typing import NDArray

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from ..errors import CorruptMessage
-from ..ops.array import Array, Bytes, Words, aligned, host, readonly, symbol_type
+from ..ops.array import Array, Bytes, Numbers, Words, aligned, host, readonly, symbol_type
 from ..ops.cpu import bitpack, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.limits import LARGEST_CHUNK
-from ..ops.segments import Numbers, Segments
+from ..ops.segments import Segments
 from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
 from .update import Chunks, Update

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..lazy import numpy as np
-from ..ops.array import Array, host
+from ..ops.array import Array, Numbers, host
 from ..ops.interface import Ops
 from ..ops.limits import Form, check_chunks
-from ..ops.segments import Numbers, Offsets, Segments
+from ..ops.segments import Offsets, Segments
 from .forms import FORMS
 
 if TYPE_CHECKING:

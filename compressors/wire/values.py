@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..ops.array import Array, Bytes, aligned, host
+from ..ops.array import Array, Bytes, Numbers, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bitpack import Symbols
 from ..ops.cpu.bits import any_has
 from ..ops.limits import Form
-from ..ops.segments import Numbers, Offsets
+from ..ops.segments import Offsets
 from .codec import Section, need
 from .forms import FORMS, require_written, table_layout
 from .update import Update

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import carray, njit, types  # type: ignore[attr-defined]  # numba names it in no __all__
 from numba.extending import intrinsic
 
-from ..segments import Numbers
+from ..array import Numbers
 
 RESIDUAL, GRADIENT, ELEMENTS, BASE = range(4)
 Rows = Numbers

@@ -26,9 +26,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..array import host
+from ..array import Numbers, host
 from ..interface import FP8_EXPONENTS, Batch, Extremes, Kept, Quantizing
-from ..segments import Numbers
 from . import blockwise, float_formats
 from .bits import floats
 from .quantile import read_table

@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..array import Flags, Floats32, Floats64, host, readonly
+from ..array import Flags, Floats32, Floats64, Numbers, host, readonly
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
 from ..limits import Form, ThresholdRule
 from ..readback import Pending, Readback
-from ..segments import Numbers
 from . import avx512, by_range, chunked, looking, quantile, ranking, summing, topk
 from .blockwise import BLOCKS, ELEMENTS, FIRST_BLOCK, RESIDUAL, SYMBOL, Shares
 from .threads import portions, run_all

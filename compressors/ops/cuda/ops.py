@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..array import Flags, Floats32, Floats64
+from ..array import Flags, Floats32, Floats64, Numbers
 from ..cpu.by_range import count_symbols
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
 from ..limits import SMALLEST_TAU, Form, ThresholdRule, check_chunks
 from ..readback import Pending, Readback, Slot
-from ..segments import Numbers, Offsets
+from ..segments import Offsets
 from .device import Device, float_bits
 
 TILE, THREADS = 4096, 256
