@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import Compressor
-from taugrad.compressors.methods import read_config
-from taugrad.compressors.methods.base import Context
+from taugrad.compressors.bucket.compressor import Compressor, Worker
+from taugrad.compressors.bucket.layout import Shard
+from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.methods.entropy import fixed_entropy
-from taugrad.compressors.ops.parts import Part
+from taugrad.compressors.ops import ops_for
 from taugrad.compressors.wire.message import NonFinite
 from taugrad.compressors.wire.update import Update
 from taugrad.platform.data.batch_plan import Position, adabatch_size
@@ -56,12 +56,13 @@ def gradients(trainer: Trainer, rows: Any) -> list[Tensor]:
 
 def compressed(line: str, tensors: list[Tensor]) -> tuple[int, list[Tensor], list[Update]]:
     """A message's bytes, what error feedback keeps, and what the message says."""
-    compressor = Compressor(read_config(line))  # type: ignore[arg-type]
-    layout = compressor.layout([str(i) for i in range(len(tensors))], [len(tensor) for tensor in tensors])
-    kept = [torch.zeros_like(tensor) for tensor in tensors]
-    parts = [Part(str(i), tensor.clone(), kept[i]) for i, tensor in enumerate(tensors)]
-    payload = compressor.compress(parts, layout, Context()).payload
-    updates = compressor.read(payload, layout)
+    method = read_config(line)
+    assert isinstance(method, CompressedMethod)
+    shard = Shard.whole({str(i): tensor.numel() for i, tensor in enumerate(tensors)})
+    compressor = Compressor(method, Worker(ops_for(torch.device("cpu"), 1)), shard)
+    payload = compressor.compress([tensor.clone() for tensor in tensors], 0).payload
+    updates = compressor.read(payload)
+    kept = [compressor.feedback.residuals[name] for name in shard.names]
     assert not isinstance(updates, NonFinite)
     return payload.size, kept, list(updates)
 
