@@ -100,6 +100,11 @@ def _patterns(asked: Asked) -> Iterator[str]:
             "messages depends on gradients; use fp16, bf16, fp8, or linear or quantile "
             "of 4 or 8 bits, or another pattern"
         )
+    if isinstance(mode, GradientsSync) and mode.pattern == "collective" and asked.sync.is_simulated:
+        yield (
+            "sync.of.pattern = collective with sync.mode = simulated: no collective can be counted there; use "
+            "sync.of.pattern: sharded, which defines its bits"
+        )
 
 
 def _momentum(asked: Asked) -> Iterator[str]:

@@ -25,6 +25,13 @@ HOOKED, SITED, IN_ROUNDS, ASYNC, ON_SCHEDULE, HYBRID = (
 FREE = mode_specs.FREE
 DENSE = {"allgather: none": BASE}
 TWO = {"of two: none": BASE | {"workers": {"count": 2}}}
+COLLECTIVE, SHARDED = (
+    {
+        f"{pattern}: linear": BASE
+        | {"sync": {"mode": "gradients", "pattern": pattern}, "compressor": "linear(4)"}
+    }
+    for pattern in ("collective", "sharded")
+)
 ALIKE = HOOKED | SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
 """Real workers and simulated ones come to the same bits."""
 GRADIENTS = HOOKED | SITED | IN_ROUNDS
@@ -34,17 +41,17 @@ COUNTED = HOOKED | SITED | IN_ROUNDS | ASYNC | ON_SCHEDULE | HYBRID
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    return train_really(ALIKE | FREE | DENSE | TWO, tmp_path_factory.mktemp("real"))
+    return train_really(ALIKE | FREE | DENSE | TWO | COLLECTIVE, tmp_path_factory.mktemp("real"))
 
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    specs = {name: simulating(spec) for name, spec in (ALIKE | DENSE | TWO).items()}
+    specs = {name: simulating(spec) for name, spec in (ALIKE | DENSE | TWO | SHARDED).items()}
     (run,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
     return run
 
 
-@in_turn("name", ALIKE | FREE)
+@in_turn("name", ALIKE | FREE | COLLECTIVE)
 def test_replicas_are_alike_to_the_bit(name, real):
     first, *others = real[name]
     for other in others:
@@ -99,6 +106,12 @@ def test_staleness_is_logged(simulated):
     by_worker = [metrics for _, metrics in logged if "worker/0/staleness" in metrics]
     assert len(by_worker) == 4  # the drains: two checkpoints and two epochs
     assert all(f"worker/{rank}/staleness" in by_worker[0] for rank in range(WORKERS))
+
+
+def test_collectives_end_with_the_bits_of_the_pattern_sharded(real, simulated):
+    (name,), (other,) = COLLECTIVE, SHARDED
+    assert same(real[name][0], simulated[other])
+    assert same(real[name][0], real[name][0]["resumed"])
 
 
 def test_uncompressed_simulation_differs_only_in_the_order_of_addition(real, simulated):
