@@ -34,7 +34,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Settings(BaseModel):
     """A group of fields, frozen, strict about names, described by its docstrings; and its work."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
     first_field: ClassVar[str] = ""
     """The field that needs no name in a chain; empty if there is none."""
     needs: ClassVar[Mapping[str, str]] = {}

@@ -65,7 +65,7 @@ def theirs(worker: Any, path: str) -> float:
         load_checkpoint_weight_patches,
     )
 
-    patches = [CheckpointWeightPatch(*row) for row in torch.load(path)]
+    patches = [CheckpointWeightPatch(*row) for row in torch.load(path, weights_only=True)]
     began = time.perf_counter()
     load_checkpoint_weight_patches(worker.get_model(), patches)
     return time.perf_counter() - began

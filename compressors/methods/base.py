@@ -45,6 +45,8 @@ class BucketSum(NamedTuple):
     """Of the bucket's buffer, which will hold all workers' mean."""
     sent: Mapping[str, int]
     """By parameter, numbers that were sent."""
+    under_way: float
+    """When the first of them were handed over, in seconds of `perf_counter`."""
 
 
 class BucketExchange(Protocol):

@@ -28,7 +28,7 @@ def _share(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 
 
 class _Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Outer(_Fields):

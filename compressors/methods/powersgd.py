@@ -21,6 +21,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -141,11 +142,12 @@ class Factors:
             for matrix in self._in_torchs_order(names):
                 sent[matrix.name] = (matrix.rows + matrix.columns) * matrix.rank
         averaged = self._hook(self._torchs, bucket)
+        under_way = perf_counter()  # what torch computes between all-reduces is not told apart from waiting
         if compresses and calls_in_order:
             averaged = averaged.then(lambda done: self._take_apart(index, names, sizes, done.value()))
         elif compresses:
             self._take_apart(index, names, sizes, averaged.wait())
-        return BucketSum(averaged, sent)
+        return BucketSum(averaged, sent, under_way)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue elsewhere: plain numbers and tensors, for `torch.save`.

@@ -335,10 +335,9 @@ class BroughtExchange(Reducer):
         times, started = self._times, perf_counter()
         times.began()
         calls_in_order = backends_of(self._group).get(bucket.buffer.device.type) == "nccl"
-        mean, sent = self._exchange.start(
+        mean, sent, under_way = self._exchange.start(
             bucket.ddp, bucket.names, bucket.sizes, calls_in_order=calls_in_order
         )
-        under_way = perf_counter()  # what torch computes between all-reduces is not told apart from waiting
         times.held(under_way)
         step.compress_s += under_way - started
         RECORDER.add("compress", "compute", started, under_way, bucket.title)
