@@ -7,6 +7,7 @@ routes are open where the server has VLLM_SERVER_DEV_MODE=1: let nobody else rea
 """
 
 import argparse
+import http.client
 import json
 import time
 import urllib.error
@@ -14,6 +15,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
+from ..errors import CorruptMessage
 from ..patches.store import Store, log
 from ..patches.stream import complete, summary_of
 
@@ -51,10 +53,10 @@ class VllmServer:
             return None
         numbers = sorted({number for _, number in sets}, reverse=True)
         served = self._call("GET", "weight_info")["weight_version"]
-        if served != self._version or not served:  # a server that has started, or started again
+        reached = int(served.partition("-")[0]) if served[:1].isdigit() else None
+        if served != self._version or reached is None:  # a server that has started, or started again
             self._call("POST", "init_weight_transfer_engine", {"init_info": self._init_info})
             self._version = served
-        reached = int(served.partition("-")[0]) if served[:1].isdigit() else None
         if reached in numbers[:1]:
             return None
         self._call("POST", f"pause?mode={mode}")
@@ -62,16 +64,16 @@ class VllmServer:
             for number in numbers:
                 if number == reached:
                     break
+                names = sets.get(("patch", number)) or sets["safetensors", number]
                 try:
+                    version = f"{number}-{summary_of(self._store, names, files).digest:016x}"
                     self._call("POST", "start_weight_update")
                     self._call("POST", "update_weights", {"update_info": {"number": number}})
-                except urllib.error.HTTPError as problem:
-                    log.warning("%s stays: %s", self._url, problem.read().decode()[:1000])
+                except (urllib.error.HTTPError, CorruptMessage, FileNotFoundError) as problem:
+                    log.warning("%s stays: %s", self._url, reason(problem))
                     with suppress(urllib.error.HTTPError):  # of several ranks, all but one are in an update
                         self._call("POST", "finish_weight_update")
                     continue
-                names = sets.get(("patch", number)) or sets["safetensors", number]
-                version = f"{number}-{summary_of(self._store, names, files).digest:016x}"
                 self._call("POST", "finish_weight_update", {"weight_version": version})
                 self._version = version
                 return version
@@ -85,6 +87,12 @@ class VllmServer:
         request = urllib.request.Request(f"{self._url}/{path}", data, headers, method=method)
         with urllib.request.urlopen(request, timeout=600) as response:
             return json.load(response)
+
+
+def reason(problem: Exception) -> str:
+    """What went wrong, with what the server said about it."""
+    said = problem.read().decode()[:1000] if isinstance(problem, urllib.error.HTTPError) else ""
+    return f"{problem} {said}".strip()
 
 
 def main() -> None:
@@ -105,8 +113,8 @@ def main() -> None:
         try:
             if version := server.follow(given.mode):
                 print(version, flush=True)
-        except OSError as problem:
-            log.warning("%s: %s", given.url, problem)
+        except (OSError, http.client.HTTPException) as problem:  # the next round tries again
+            log.warning("%s: %s", given.url, reason(problem))
         time.sleep(given.every)
 
 
