@@ -217,9 +217,11 @@ def speech(compressor: str, workers: int, net: strom_speech.Net, epochs: int, se
     }
 
 
-def bits(compressor: str, seed: int, epochs: int = oland_raj.EPOCHS) -> Values:
+def bits(compressor: str, seed: int) -> Values:
     """Oland and Raj's accuracy, and bits a weight: means of all epochs and of the last one."""
-    values = oland_raj.train(oland_raj.spec_of(compressor, seed, epochs).model_dump_json())
+    epochs = oland_raj.EPOCHS
+    spec = oland_raj.spec_of(compressor, seed, epochs, oland_raj.PENALTIES[0])
+    values = oland_raj.train(spec.model_dump_json())
     means = {what: oland_raj.mean_by_epoch([values], what, range(1, epochs + 1)) for what in ("raw", "sent")}
     return means | {"last": values[f"sent/{epochs}"], "accuracy": 100 * values[f"accuracy/{epochs}"]}
 
@@ -231,7 +233,7 @@ def sampled(seed: int) -> Values:
     `entropy` takes 3% of a layer, or 256 of its weights where that is more: the values `trained`.
     """
     listener = Following()
-    fit(oland_raj.spec_of("none", seed, 2).model_dump_json(), listener)
+    fit(oland_raj.spec_of("none", seed, 2, oland_raj.PENALTIES[0]).model_dump_json(), listener)
     rng, missed = np.random.default_rng(seed), {}
     weights = [layer.detach().flatten() for layer in listener.trainer.model.parameters() if layer.ndim > 1]
     for i, layer in enumerate(weights, start=1):
@@ -287,14 +289,6 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
         "weights": Part({"l1": counted.weights}),
         "rms": Part({line: partial(bits, line) for line in ("none", RMS)}),
         "sample": Part({"3%": sampled}),
-        "grid": Part(
-            {
-                f"M = {m}, c = {10 - m}": partial(bits, f"entropy(floor={10 - m}, sample_bits={m}) | huffman")
-                for m in (4, 5, 3, 6, 2)
-            }
-            | {"M = 4, c = 5": partial(bits, "entropy(floor=5) | huffman")}
-        ),
-        "long": Part({"c = 5": partial(bits, "entropy(floor=5) | huffman", epochs=100)}, (1, 2)),
     },
     "rae": {
         "links": Part(
