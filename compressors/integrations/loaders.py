@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..patches.engine import Gather, on_all
 from ..patches.format import PATTERNS, Row
-from ..patches.parts import EngineTensor, Part
+from ..patches.parts import EnginePart, EngineTensor
 from ..patches.store import log
 from ..patches.weights import digest_of, entries_of
 
@@ -24,7 +24,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, whole: dict[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._names = {tensor.untyped_storage()._cdata: name for name, tensor in whole.items()}
-        self.parts: dict[str, list[Part]] = {name: [] for name in whole}
+        self.parts: dict[str, list[EnginePart]] = {name: [] for name in whole}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Handles an operation; see `TorchDispatchMode`."""
@@ -38,7 +38,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if (name := self._names.get(source.untyped_storage()._cdata)) is None:
                 raise NotImplementedError("the model's loader computes what it copies")
             if source.numel():  # a rank may have none of a padded tensor
-                self.parts[name].append(Part.of(target, source))
+                self.parts[name].append(EnginePart.of(target, source))
             return target
         return func(*args, **kwargs)
 
@@ -47,7 +47,7 @@ def map_checkpoint(
     load: Callable[[Iterable[tuple[str, Tensor]]], Any],
     checkpoint: Checkpoint,
     gather: Gather = lambda mine: [mine],
-    reorder: Callable[[Part], Part | None] = lambda part: None,
+    reorder: Callable[[EnginePart], EnginePart | None] = lambda part: None,
 ) -> dict[str, EngineTensor]:
     """Finds where the elements of a checkpoint lie in an engine that was loaded from it.
 
@@ -63,7 +63,7 @@ def map_checkpoint(
         EngineRefused: the loader does more than copy views, or the engine's memory does not have the
             checkpoint's bits where it should, as after quantizing; on every rank.
     """
-    whole, parts = dict[str, Tensor](), dict[str, list[Part]]()
+    whole, parts = dict[str, Tensor](), dict[str, list[EnginePart]]()
 
     def record() -> set[str]:
         whole.update(_without_values(checkpoint))
@@ -94,11 +94,11 @@ def _kind(tensor: Tensor) -> Any:
 
 
 def _compared(
-    parts: dict[str, list[Part]],
+    parts: dict[str, list[EnginePart]],
     unused: set[str],
     kinds: set[Any],
     checkpoint: Checkpoint,
-    reorder: Callable[[Part], Part | None],
+    reorder: Callable[[EnginePart], EnginePart | None],
 ) -> dict[str, EngineTensor]:
     """The tensors, whose bits are compared with memory.
 

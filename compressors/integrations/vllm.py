@@ -26,7 +26,7 @@ logger = init_logger("vllm.taugrad")
 
 if TYPE_CHECKING:
     from ..patches.engine import EngineReader
-    from ..patches.parts import Part
+    from ..patches.parts import EnginePart
 
 
 def register() -> None:
@@ -111,7 +111,7 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         with torch.no_grad(), self._raised_by_one_rank():
             orders = dict[int, Any]()
 
-            def reorder(part: "Part") -> "Part | None":
+            def reorder(part: "EnginePart") -> "EnginePart | None":
                 orders.update(() if orders else _kernel_orders(self.model))
                 pointer = part.memory.untyped_storage().data_ptr()
                 return part.in_order(*orders[pointer]) if pointer in orders else None

@@ -35,7 +35,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class EnginePart:
     """Elements of a checkpoint tensor, and where an engine has them."""
 
     memory: Tensor
@@ -50,7 +50,7 @@ class Part:
     """[p]: element i of each p elements of memory lies at order[i] of these."""
 
     @classmethod
-    def of(cls, target: Tensor, source: Tensor) -> "Part":
+    def of(cls, target: Tensor, source: Tensor) -> "EnginePart":
         """Creates the part that `target.copy_(source)` writes; source is a view of a whole checkpoint tensor.
 
         Raises:
@@ -74,10 +74,10 @@ class Part:
         memory = target.detach().as_strided((extent,), (1,), target.storage_offset())
         return cls(memory, tuple(merged), int(source.storage_offset()))
 
-    def in_order(self, parameter: Tensor, order: NDArray[np.int64]) -> "Part":
+    def in_order(self, parameter: Tensor, order: NDArray[np.int64]) -> "EnginePart":
         """The same part of a contiguous parameter whose elements a kernel has in another order."""
         begin = int(self.memory.storage_offset() - parameter.storage_offset())
-        return Part(parameter.detach().view(-1), self.axes, self.offset, begin, order)
+        return EnginePart(parameter.detach().view(-1), self.axes, self.offset, begin, order)
 
     @property
     def size(self) -> int:
@@ -226,7 +226,7 @@ class EngineTensor:
     """A tensor of a checkpoint, as an engine, or one rank of it, has it."""
 
     row: Row
-    parts: tuple[Part, ...]
+    parts: tuple[EnginePart, ...]
     copy: Tensor | None = None
     """[n], the checkpoint's bits, where memory does not have them: of another dtype, or unused."""
     tied_to: str = ""
@@ -253,7 +253,7 @@ class EngineTensor:
             return merge({(self.name, part.key): part.digest(threads)} for part in self.parts)
         if not all(part.equals(self.copy) for part in self.parts):
             raise ValueError(f"{self.name} in the engine is not what its copy in the host's memory says")
-        return {(self.name, "copy"): Part.of(self.copy, self.copy).digest(threads)}
+        return {(self.name, "copy"): EnginePart.of(self.copy, self.copy).digest(threads)}
 
     def step(self, row: Row, steps: Steps) -> tuple[list[Write], Sums]:
         """Computes what some patterns become, and what that adds to digests; writes nothing."""

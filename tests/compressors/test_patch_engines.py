@@ -18,7 +18,7 @@ from torch import Tensor
 from taugrad.compressors import PatchWriter
 from taugrad.compressors.integrations.loaders import map_checkpoint
 from taugrad.compressors.patches.engine import EngineReader
-from taugrad.compressors.patches.parts import Part
+from taugrad.compressors.patches.parts import EnginePart
 
 Weights = dict[str, Tensor]
 ORDER = torch.randperm(8 * 6, generator=torch.Generator().manual_seed(5))
@@ -88,7 +88,7 @@ class Engine:
         tensors = self.embed, self.qk, self.o, self.experts, self.norm
         return [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
 
-    def reorder(self, part: Part) -> Part | None:
+    def reorder(self, part: EnginePart) -> EnginePart | None:
         shares = part.memory.untyped_storage().data_ptr() == self.experts.untyped_storage().data_ptr()
         return part.in_order(self.experts, torch.argsort(ORDER).numpy()) if shares else None
 
@@ -296,7 +296,7 @@ def test_parts_are_where_copies_go(data: st.DataObject) -> None:
             target.narrow(dim, data.draw(st.integers(0, 1)), length),
         )
     source, target = source.permute(dims), target.permute(dims)
-    part = Part.of(target, source)
+    part = EnginePart.of(target, source)
     target.copy_(source)
     places = {int(value): at for at, value in enumerate(part.memory) if value >= 0}
     assert {int(at): int(i) for some in part.elements() for at, i in zip(*some, strict=True)} == {
