@@ -102,8 +102,8 @@ def _patterns(asked: Asked) -> Iterator[str]:
         )
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and asked.sync.is_simulated:
         yield (
-            "sync.of.pattern = collective with sync.mode = simulated: no collective can be counted there; use "
-            "sync.of.pattern: sharded, which defines its bits"
+            "sync.of.pattern = collective with sync.mode = simulated: no collective can be counted there; "
+            "use sync.of.pattern: sharded, which defines its bits"
         )
 
 
