@@ -67,7 +67,7 @@ class Engine:
         (plugin / "entry_points.txt").write_text("\n".join(sections))
         alone = "tensor_parallel_size" not in options
         environment = os.environ | {
-            "PYTHONPATH": f"{ROOT / 'src'}:{plugin.parent}",
+            "PYTHONPATH": f"{plugin.parent}:{ROOT / 'src'}",
             "NUMBA_CACHE_DIR": str(work / "numba"),  # another numba than ours
             "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not alone)),
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions that collective_rpc runs
