@@ -16,8 +16,9 @@ from torch._C._distributed_c10d import (  # torch.distributed has them, which st
 )
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["GradBucket", "PrefixStore", "Store", "TCPStore"]
+__all__ = ["GradBucket", "PrefixStore", "Store", "TCPStore", "TorchDispatchMode"]
 
 TRIED = {
     "torch._C:_current_graph_task_id": "2.13",
@@ -31,6 +32,8 @@ TRIED = {
     "torch.distributed:ProcessGroup._get_backend": "2.13",
     "torch.nn.parallel:DistributedDataParallel._has_rebuilt_buckets": "2.13",
     "torch.nn.parallel:DistributedDataParallel._use_python_reducer": "2.13",
+    "torch:UntypedStorage._cdata": "2.13",
+    "torch.utils._python_dispatch:TorchDispatchMode": "2.13",
 }
 """Where each private name is, and the version of torch that it was tried with last."""
 
@@ -53,6 +56,11 @@ def has_accumulation_hooks(parameter: Tensor) -> bool:
 def overlaps_itself(tensor: Tensor) -> bool:
     """Whether elements of a strided tensor share memory, as those of an expanded one do."""
     return torch._debug_has_internal_overlap(tensor) == 1
+
+
+def storage_id(tensor: Tensor) -> int:
+    """The number of a tensor's storage, of a tensor without values, too."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def default_store() -> Store:

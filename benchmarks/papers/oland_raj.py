@@ -150,7 +150,7 @@ def spec_of(line: str, seed: int, epochs: int, l1: float = 0.0) -> RunSpec:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains what is not trained yet, and publishes; with `known`, publishes what there is."""
+    """Trains what is not trained yet, and publishes; `publish` alone publishes what there is."""
     options = read_options("papers.oland_raj", __doc__.partition("\n")[0], arguments, PARTS)
     epochs = 2 if options.quick else EPOCHS
     specs = {(cell, seed): spec_of(cell[1], seed, epochs, cell[0]) for cell, seed in runs(options)}
@@ -165,6 +165,10 @@ def main(arguments: Sequence[str]) -> int:
             results.setdefault(cell, {})[seed] = run
     fewest = 1 if options.quick else FEWEST_SEEDS
     results = {cell: runs for cell, runs in results.items() if len(runs) >= fewest}
+    if not results:
+        raise SystemExit(
+            "papers.oland_raj: nothing is trained yet: leave out `publish`, and it trains (hours)"
+        )
     lacking = [f"l1 {l1:g}, `{line}`" for l1, line in cells(options) if (l1, line) not in results]
     missing = f"Not run with {FEWEST_SEEDS} seeds, for lack of time: {'; '.join(lacking)}." if lacking else ""
     introduction = INTRODUCTION.format(

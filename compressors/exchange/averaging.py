@@ -70,7 +70,7 @@ class Averaging:
         while not pending.payloads.done():
             yield None
             began = perf_counter()
-            call = self._calls.get()
+            call = self._calls.get(block=self._carrier.waits)
             ended = perf_counter()
             pending.record.waited_s += ended - began
             RECORDER.add("exchange", "wire", began, ended, "round")

@@ -55,7 +55,7 @@ class WorkerGroup:
             for other in self.carrier.others:
                 self.carrier.send(other, _TAG, data)
         else:  # worker 0's turn was before
-            copy_bytes(self.carrier.receive(0, _TAG).result(), tensors)
+            copy_bytes(self.carrier.receive(0, _TAG).result(timeout=0), tensors)
 
     def gather(self, row: NDArray[np.float64]) -> Coroutine[NDArray[np.float64]]:
         """Gathers a row [...] from each worker: [workers, ...]; raises PeerLost."""
@@ -68,7 +68,7 @@ class WorkerGroup:
 
     def _gathered(self, row: NDArray[np.float64]) -> NDArray[np.float64]:
         """Worker 0's part, which has the result for all simulated workers."""
-        received = [self.carrier.receive(other, _TAG).result() for other in self.carrier.others]
+        received = [self.carrier.receive(other, _TAG).result(timeout=0) for other in self.carrier.others]
         return np.stack([row, *(data.view(np.float64).reshape(row.shape) for data in received)])
 
 

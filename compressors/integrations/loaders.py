@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..patches.engine import Gather, on_all
 from ..patches.format import PATTERNS, Row
-from ..patches.parts import EnginePart, EngineTensor
+from ..patches.parts import EnginePart, EngineRefused, EngineTensor
 from ..patches.store import log
 from ..patches.weights import digest_of, entries_of
+from ..torch_internals import TorchDispatchMode, storage_id
 
 Checkpoint = Callable[[], Iterable[tuple[str, Tensor]]]
 """Yields all tensors of a checkpoint, each time anew."""
@@ -23,7 +23,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, whole: dict[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in whole.items()}
+        self._names = {storage_id(tensor): name for name, tensor in whole.items()}
         self.parts: dict[str, list[EnginePart]] = {name: [] for name in whole}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -35,8 +35,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs = kwargs | {"device": "meta"}
         if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
             target, source = args[:2]
-            if (name := self._names.get(source.untyped_storage()._cdata)) is None:
-                raise NotImplementedError("the model's loader computes what it copies")
+            if (name := self._names.get(storage_id(source))) is None:
+                raise EngineRefused("the model's loader computes what it copies")
             if source.numel():  # a rank may have none of a padded tensor
                 self.parts[name].append(EnginePart.of(target, source))
             return target
@@ -46,7 +46,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def map_checkpoint(
     load: Callable[[Iterable[tuple[str, Tensor]]], Any],
     checkpoint: Checkpoint,
-    gather: Gather = lambda mine: [mine],
+    gather: Gather | None = None,
     reorder: Callable[[EnginePart], EnginePart | None] = lambda part: None,
 ) -> dict[str, EngineTensor]:
     """Finds where the elements of a checkpoint lie in an engine that was loaded from it.
@@ -56,7 +56,7 @@ def map_checkpoint(
     Args:
         load: the model's own loader; it is called once, with tensors on the meta device.
         checkpoint: what the engine was loaded from.
-        gather: returns what each rank has given it, on all of them.
+        gather: returns what each rank has given it, on all of them; by default there is one rank.
         reorder: the same part in the order that a kernel has made of its memory, if one has.
 
     Raises:
@@ -84,7 +84,7 @@ def _without_values(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for name, tensor in checkpoint():
         kind = str(tensor.dtype).removeprefix("torch.")
         if kind not in PATTERNS or tensor.is_complex():
-            raise NotImplementedError(f"{name} is of {tensor.dtype}")
+            raise EngineRefused(f"{name} is of {tensor.dtype}")
         whole[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return whole
 
@@ -121,9 +121,7 @@ def _compared(
                 owners.setdefault(contents[name], name)
     if bad:
         why = "kernels have them in an order of their own, or they were quantized when they were loaded"
-        raise NotImplementedError(
-            f"{len(bad)} tensors have other bits in the engine: {', '.join(bad[:3])}; {why}"
-        )
+        raise EngineRefused(f"{len(bad)} tensors have other bits in the engine: {', '.join(bad[:3])}; {why}")
     for name in unused:
         if owner := owners.get(contents[name]):  # tied: the loader leaves the second name out
             tensors[name] = replace(tensors[owner], row=tensors[name].row, tied_to=owner)

@@ -9,6 +9,7 @@ numba is imported when the engine is initialized: vLLM's CPU worker cannot start
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,13 +102,7 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.shutdown()
         world = get_world_group()
 
-        def gather(mine: Any) -> list[Any]:
-            results = [None] * world.world_size
-            if world.world_size == 1:
-                return [mine]
-            dist.all_gather_object(results, mine, group=world.cpu_group)
-            return results
-
+        gather = None if world.world_size == 1 else partial(_all_gather, world.cpu_group)
         with torch.no_grad(), self._raised_by_one_rank():
             orders = dict[int, Any]()
 
@@ -182,6 +177,17 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self.reader is not None:
             self.reader.close()
         self.reader = None
+
+
+def _all_gather(group: dist.ProcessGroup, data: bytes) -> list[bytes]:
+    """Gathers bytes from all ranks of a group for CPUs."""
+    ranks = range(dist.get_world_size(group))
+    sizes = [torch.empty(1, dtype=torch.int64) for _ in ranks]
+    dist.all_gather(sizes, torch.tensor([len(data)]), group=group)
+    width = int(max(sizes))
+    rows = [torch.empty(width, dtype=torch.uint8) for _ in ranks]
+    dist.all_gather(rows, torch.frombuffer(bytearray(data.ljust(width)), dtype=torch.uint8), group=group)
+    return [row.numpy().tobytes()[: int(size)] for row, size in zip(rows, sizes, strict=True)]
 
 
 def _kernel_orders(model: torch.nn.Module) -> dict[int, Any]:

@@ -16,8 +16,11 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import CorruptMessage
-from ..patches.store import Store, log
+from ..patches.store import File, Store, log
 from ..patches.stream import complete, summary_of
+
+_RETRY_S = 10.0
+"""Seconds until requests wait again for files that have led nowhere."""
 
 
 class VllmServer:
@@ -33,6 +36,8 @@ class VllmServer:
         """
         self._url, self._store, self._init_info = url.rstrip("/"), Store(place), init_info | {"place": place}
         self._version = ""
+        self._left: tuple[dict[str, File], float] = {}, 0.0
+        """The files among which nothing led on, and until when they are left alone."""
 
     def follow(self, mode: str = "wait") -> str | None:
         """Brings the server to the newest number that it can reach.
@@ -57,7 +62,8 @@ class VllmServer:
         if served != self._version or reached is None:  # a server that has started, or started again
             self._call("POST", "init_weight_transfer_engine", {"init_info": self._init_info})
             self._version = served
-        if reached in numbers[:1]:
+        is_left = self._left[0] == files and time.monotonic() < self._left[1]
+        if reached in numbers[:1] or (is_left and reached is not None):
             return None
         self._call("POST", f"pause?mode={mode}")
         try:
@@ -79,6 +85,7 @@ class VllmServer:
                 return version
         finally:
             self._call("POST", "resume")
+        self._left = files, time.monotonic() + _RETRY_S
         return None
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:

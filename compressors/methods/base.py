@@ -125,7 +125,7 @@ class Method(Settings):
         self, group: dist.ProcessGroup, parameters: Mapping[str, Tensor], known: Mapping[str, Tensor]
     ) -> BucketExchange:
         """Exchanges buckets of `parameters`, which are among those known, where the method brings that."""
-        raise NotImplementedError
+        raise TypeError(f"{self.kind} brings no exchange")
 
     @property
     def has_fixed_size(self) -> bool:

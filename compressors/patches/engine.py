@@ -2,6 +2,7 @@
 
 import os
 import threading
+from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,20 +22,28 @@ from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
 from .weights import Entry, entries_of, factor_of, require_fit
 
 Result = TypeVar("Result")
-Gather = Callable[[Any], list[Any]]
+Gather = Callable[[bytes], list[bytes]]
 """Returns what each rank has given it, on all of them."""
 _AHEAD = 16
 """Patches that are fetched before an update asks for them."""
 
 
-def on_all(gather: Gather, work: Callable[[], Result]) -> list[Result]:
-    """Returns what work returns on each rank; where it fails on one, raises EngineRefused on all."""
+def on_all(gather: Gather | None, work: Callable[[], Result]) -> list[Result]:
+    """Returns what work returns on each rank; where it fails on one, raises EngineRefused on all.
+
+    Results are literals: texts, numbers, None, and tuples, lists, sets and dictionaries of these. They travel
+    as text. Without `gather` there is one rank.
+    """
     problem, result = None, None
     try:
         result = work()
     except Exception as error:
         problem = error
-    results = gather((problem and f"{type(problem).__name__}: {problem}", result))
+    known = isinstance(problem, EngineRefused)
+    mine = problem and (str(problem) if known else f"{type(problem).__name__}: {problem}"), result
+    results: list[Any] = [mine]
+    if gather is not None:
+        results = [literal_eval(text.decode()) for text in gather(repr(mine).encode())]
     failed = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(results) if text]
     if failed:
         raise EngineRefused("; ".join(failed)) from problem
@@ -74,7 +83,7 @@ class EngineReader(StreamReader):
         tensors: Mapping[str, EngineTensor],
         *,
         rank: int = 0,
-        gather: Gather = lambda mine: [mine],
+        gather: Gather | None = None,
         verify_every: int | None = None,
         poll_s: float | None = None,
         threads: int | None = None,
@@ -85,7 +94,7 @@ class EngineReader(StreamReader):
             place: as for `PatchReader`.
             tensors: by name, all tensors of the checkpoint, and which parts of them this rank has.
             rank: of those that `gather` gathers from; rank 0 decides where to go.
-            gather: returns what each rank has given it, on all of them.
+            gather: returns what each rank has given it, on all of them; by default there is one rank.
             verify_every: after so many updates, `verify` is called.
             poll_s: so many seconds after one look for new patches, a thread looks again, and fetches and
                 decodes them before an update asks; by default only an update fetches.
@@ -105,7 +114,8 @@ class EngineReader(StreamReader):
                 f"{len(lost)} tensors are not in the engine, or not whole: {', '.join(lost[:3])}"
             )
         self._weights = Summary(0, self._total(digests))
-        self._at, self._weights = on_all(gather, self._recognize)[0]
+        self._at, about = on_all(gather, self._recognize)[0]
+        self._weights = Summary(*about)
         self.number = self._at
         self._ahead, self._ended = dict[tuple[str, ...], DecodedPatch](), threading.Event()
         if poll_s is not None:
@@ -178,7 +188,7 @@ class EngineReader(StreamReader):
     def _total(self, sums: Sums) -> int:
         return sum(self._factors[name] * value for (name, _), value in sums.items()) % 2**64
 
-    def _recognize(self) -> tuple[int | None, Summary]:
+    def _recognize(self) -> tuple[int | None, tuple[Any, ...]]:
         """The newest snapshot with the digest of what runs."""
         files = self._store.files()
         snapshots = {
@@ -188,8 +198,8 @@ class EngineReader(StreamReader):
             with suppress(CorruptMessage, FileNotFoundError):
                 found = summary_of(self._store, snapshots[number], files)
                 if found.digest == self._weights.digest:
-                    return number, found
-        return None, self._weights
+                    return number, tuple(found)
+        return None, tuple(self._weights)
 
     def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
         if self._rank:
@@ -201,14 +211,15 @@ class EngineReader(StreamReader):
         """Goes along all links or none; returns what prevented it."""
         fetched, is_snapshot = list[Any](), plan[0][1][0].endswith(".safetensors")
 
-        def fetch() -> Refusal | None:
+        def fetch() -> tuple[Any, ...] | None:
             try:
                 fetched.append(self._whole(plan) if is_snapshot else self._patches(plan))
             except _Refused as refused:
-                return refused.refusal
+                return tuple(refused.refusal)
             return None
 
-        refusal = next(filter(None, on_all(self._gather, fetch)), None)
+        refusals = (Refusal(*refused) for refused in on_all(self._gather, fetch) if refused)
+        refusal = next(refusals, None)
         if not refusal and is_snapshot:
             self._replace(*fetched[0])
         elif not refusal:

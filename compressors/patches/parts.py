@@ -24,6 +24,10 @@ Sums = dict[tuple[str, Any], int]
 """Digests, or changes of these, by tensor and part. Ranks that have the same part have the same sum."""
 
 
+class EngineRefused(RuntimeError):
+    """What an engine is asked for cannot be done; all its ranks raise this, and what ran before runs."""
+
+
 class Axis(NamedTuple):
     """A dimension of a part."""
 
@@ -54,10 +58,10 @@ class EnginePart:
         """Creates the part that `target.copy_(source)` writes; source is a view of a whole checkpoint tensor.
 
         Raises:
-            NotImplementedError: the copy broadcasts, or source repeats elements.
+            EngineRefused: the copy broadcasts, or source repeats elements.
         """
         if target.shape != source.shape:
-            raise NotImplementedError(f"{tuple(source.shape)} is copied to {tuple(target.shape)}")
+            raise EngineRefused(f"{tuple(source.shape)} is copied to {tuple(target.shape)}")
         strides = zip(source.shape, source.stride(), target.stride(), strict=True)
         axes = sorted((Axis(*row) for row in strides if row[0] > 1), key=lambda axis: -axis.source)
         merged = list[Axis]()
@@ -67,9 +71,9 @@ class EnginePart:
             merged.append(axis)
         for outer, inner in pairwise(merged):
             if outer.source < inner.size * inner.source:
-                raise NotImplementedError("a view of the checkpoint repeats elements")
+                raise EngineRefused("a view of the checkpoint repeats elements")
         if any(axis.source < 1 for axis in merged):
-            raise NotImplementedError("a view of the checkpoint repeats elements")
+            raise EngineRefused("a view of the checkpoint repeats elements")
         extent = 1 + sum((axis.size - 1) * axis.target for axis in merged)
         memory = target.detach().as_strided((extent,), (1,), target.storage_offset())
         return cls(memory, tuple(merged), int(source.storage_offset()))
@@ -127,7 +131,7 @@ class EnginePart:
         width = self.memory.element_size()
         if self._is_run():
             bits = self.memory.cpu().view(BITS[width])
-            return CpuPatching(threads).digest([Piece(bits, self.offset, False)])[0]
+            return int(CpuPatching(threads).digest([Piece(bits, self.offset, False)])[0])
         total = 0
         for positions, index in self.elements():
             keys = odd((positions % KEY_BLOCK).astype(np.uint64))
@@ -182,10 +186,6 @@ def _patterns(values: Tensor) -> NDArray[Any]:
     width = values.element_size()
     patterns: NDArray[Any] = values.contiguous().view(BITS[width]).numpy().view(f"u{width}")
     return patterns
-
-
-class EngineRefused(RuntimeError):
-    """What an engine is asked for cannot be done; all its ranks raise this, and what ran before runs."""
 
 
 def merge(sums: Iterable[Sums], *, add: bool = False) -> Sums:

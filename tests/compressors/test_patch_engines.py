@@ -109,7 +109,7 @@ class Group:
 
     def follow(self, place: Any, **options: Any) -> None:
         def work(engine: Engine) -> None:
-            def gather(mine: Any) -> list[Any]:
+            def gather(mine: bytes) -> list[bytes]:
                 self.mail[engine.rank] = mine
                 self.barrier.wait(60)
                 results = list(self.mail)

@@ -72,7 +72,6 @@ def test_no_other_module_has_private_names_of_torch() -> None:
         if path.name not in homes and (names := private_uses(path.read_text(encoding="utf-8")))
     }
     assert uses == {
-        "integrations/loaders.py": {"_python_dispatch"},  # a base class, too
         "patches/stream.py": {"_get_default_store"},
         "reduce_scatter.py": {"_fully_shard", "_fsdp_api"},  # a base class, since torch 2.9
     }

@@ -177,7 +177,8 @@ class Exchange:
         """
         yield None
         asked = perf_counter()
-        arrived = {sender: message.result() for sender, message in pending.messages.items()}
+        timeout = None if self._carrier.waits else 0
+        arrived = {sender: message.result(timeout) for sender, message in pending.messages.items()}
         now = perf_counter()
         if arrived:
             self.blocked_s += now - asked
