@@ -38,7 +38,7 @@ def compress_gradients(
     threads: int | None = None,
     pattern: PatternName | None = None,
     sites: Sequence[Sequence[int]] | None = None,
-    back: Method | Mapping[str, Any] | str | None = None,
+    downlink: Method | Mapping[str, Any] | str | None = None,
     key: bytes | None = None,
 ) -> "CompressionState":
     """Compresses what a DDP model synchronizes in its process group, from the next backward pass on.
@@ -61,7 +61,7 @@ def compress_gradients(
             with NCCL; otherwise allgather.
         sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers on
             one host form a site.
-        back: for sharded and parameter_server, what sums are compressed with on their way to the workers,
+        downlink: for sharded and parameter_server, what sums are compressed with on their way to the workers,
             with a residual of their own; by default the method, without momentum.
         key: the same on all workers, 16 bytes or more. Messages are then encrypted, and connections without
             the key are refused (`exchange/keys.py`). By default, there is no key.
@@ -81,7 +81,7 @@ def compress_gradients(
     """
     ddp = ddp_in(model)
     state = CompressionState(
-        ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, back=back, key=key
+        ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, downlink=downlink, key=key
     )
     ddp.register_comm_hook(state, compressed_allgather)
     return state
@@ -133,7 +133,7 @@ class CompressionState(WorkerState):
         threads: int | None = None,
         pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
-        back: Method | Mapping[str, Any] | str | None = None,
+        downlink: Method | Mapping[str, Any] | str | None = None,
         key: bytes | None = None,
         scaler: GradScaler | None = None,
     ) -> None:
@@ -158,7 +158,7 @@ class CompressionState(WorkerState):
             Options(
                 pattern,
                 sites,
-                back if back is None else read_config(back),
+                downlink if downlink is None else read_config(downlink),
                 key,
                 threads,
                 hold_back_zeros=bool(ddp.find_unused_parameters or ddp.static_graph),
@@ -221,8 +221,8 @@ class CompressionState(WorkerState):
 
     def _lay_out(self) -> None:
         orders = {name: MemoryOrder.of(parameter) for name, parameter in self._known.items()}
-        back, before = self._reducer.back, self.feedback.orders
-        for name in () if back is None else back.residuals:
+        feedback, before = self._reducer.downlink_feedback, self.feedback.orders
+        for name in () if feedback is None else feedback.residuals:
             if before.get(name) != orders[name]:
                 problem = f"the memory format of {name!r} changed after the first step: change it before, or "
                 raise self._fail(CompressionError(f"{problem}use the pattern allgather"))

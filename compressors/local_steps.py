@@ -46,7 +46,7 @@ from .methods.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
 from .ops import ops_for
 
-_VERSION = 4
+_VERSION = 5
 
 
 class LocalSteps:
@@ -78,7 +78,7 @@ class LocalSteps:
         offload: bool = False,
         group: dist.ProcessGroup | None = None,
         pattern: PatternName = "allgather",
-        back: Method | Mapping[str, Any] | str | None = None,
+        downlink: Method | Mapping[str, Any] | str | None = None,
         sites: Sequence[Sequence[int]] | None = None,
         buffers: bool = True,
         key: bytes | None = None,
@@ -107,7 +107,7 @@ class LocalSteps:
             offload: whether agreed weights, residuals and outer momentum lie in the host's memory.
             group: the workers' process group; by default all.
             pattern: who sends to whom.
-            back: for sharded and parameter_server, the method of sums on their way back; by default the
+            downlink: for sharded and parameter_server, the method of sums on their way back; by default the
                 compressor.
             sites: for hierarchical, the ranks of each site; by default, the workers on one host form one.
             buffers: whether all workers take rank 0's buffers, at first and in each exchange.
@@ -131,7 +131,8 @@ class LocalSteps:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
-        self.method, downlink = read_config(compressor), None if back is None else read_config(back)
+        self.method = read_config(compressor)
+        sums = None if downlink is None else read_config(downlink)
         named = plain_names(model)
         if problems := unmatched_patterns(self.method, list(named.values())):
             raise ValueError("; ".join(problems))
@@ -149,7 +150,7 @@ class LocalSteps:
         weights = self._weights
         parts = _parts(fragments, names, [weight.numel() for weight in weights])
         _require_interval(every, every_examples)
-        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, downlink):
+        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
             raise ValueError(problem)
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
@@ -192,7 +193,7 @@ class LocalSteps:
             worker,
             names,
             parts,
-            (self.method, downlink),
+            (self.method, sums),
             self._fields,
             float(every or every_examples or 0),
             Agreed.begin(agreed, began, self._fields),

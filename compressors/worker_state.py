@@ -26,9 +26,10 @@ from .optimizer_steps import StepTracker
 from .protocols.base import AllReduce, BroughtExchange, Bucket, Options, Reducer
 from .protocols.compressed import CompressedReducer
 
-_STATE_VERSION = 8
+_STATE_VERSION = 9
 """From 7 on, residuals have the shapes of their parameters: before, the order of their elements depended on
-a memory format that was not saved; from 8 on, totals and links are this worker's."""
+a memory format that was not saved; from 8 on, totals and links are this worker's; from 9 on, what is kept of
+sums is named downlink."""
 
 
 class StepState:
@@ -111,10 +112,10 @@ class WorkerState(StepState):
             by_collectives &= options.sites is None and key is None
             options = replace(options, pattern="collective" if by_collectives else "allgather")
         require_fitting(str(options.pattern), config, options.sites)
-        if options.back is not None and options.pattern not in ("parameter_server", "sharded"):
+        if options.downlink is not None and options.pattern not in ("parameter_server", "sharded"):
             raise ValueError(
-                f"back = {options.back} with pattern = {options.pattern}: only parameter_server and sharded "
-                "send sums back"
+                f"downlink = {options.downlink} with pattern = {options.pattern}: only parameter_server and "
+                "sharded send sums back"
             )
         if isinstance(config, NoCompression) and options.pattern in IN_MESSAGES:
             config = self.config = compressed(config)
@@ -176,7 +177,11 @@ class WorkerState(StepState):
             "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": self._reducer.state_dict(),
-            **({} if self._reducer.back is None else {"back": self._reducer.back.state_dict()}),
+            **(
+                {}
+                if self._reducer.downlink_feedback is None
+                else {"downlink": self._reducer.downlink_feedback.state_dict()}
+            ),
             "totals": self.totals.state_dict(),
             "traffic": self.traffic.state_dict(),
         }
@@ -216,14 +221,14 @@ class WorkerState(StepState):
         reshard_hint = "load the states of all of them with reshard=True"
         require_same_worker(state, dist.get_rank(self._group), self.workers, reshard_hint)
         totals = Totals.from_state_dict(state["totals"])
-        back = self._reducer.back
+        downlink_feedback = self._reducer.downlink_feedback
         if (state["powersgd"] is None) != (self._reducer.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
-        if (back is None) == ("back" in state):
+        if (downlink_feedback is None) == ("downlink" in state):
             raise ValueError("the state is of another exchange pattern")
         self.feedback.load_state_dict(state, self._known)
-        if back is not None:
-            back.load_state_dict(state["back"], self._parameters)
+        if downlink_feedback is not None:
+            downlink_feedback.load_state_dict(state["downlink"], self._parameters)
         if state["powersgd"] is not None:
             self._reducer.load_state_dict(state["powersgd"])
         self.traffic.load_state_dict(state["traffic"])
@@ -237,8 +242,10 @@ class WorkerState(StepState):
         )
         rank, reducer = dist.get_rank(self._group), self._reducer
         state = dict(former[model_of(rank, len(former))])
-        state.pop("back", None)
-        kept = resharded(former, rank, self.workers, self.config.reduction, reducer.shards, reducer.back)
+        state.pop("downlink", None)
+        kept = resharded(
+            former, rank, self.workers, self.config.reduction, reducer.shards, reducer.downlink_feedback
+        )
         traffic = Traffic(self.workers).state_dict()
         return {**state, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
 

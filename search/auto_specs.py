@@ -53,8 +53,8 @@ def without_compression(spec: RunSpec) -> RunSpec:
     """The uncompressed run that a tolerance refers to; raises ValidationError if it is not valid."""
     tree = in_optimizer(spec)
     for sync in (tree["sync"], tree["sync"].get("of", {})):
-        if "back" in sync:
-            sync["back"] = None
+        if "downlink" in sync:
+            sync["downlink"] = None
     tree["compressor"] = {"kind": "none", "reduction": spec.compressor.reduction}
     return named(spec, tree)
 

@@ -18,8 +18,9 @@ from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
 from .rounds import ExchangeRecord, Payloads, PendingRounds
 
-STATE_VERSION = 4
-"""Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters."""
+STATE_VERSION = 5
+"""Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters; since 5 what is
+kept of sums is named downlink."""
 
 
 class Averaging:

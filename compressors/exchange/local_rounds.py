@@ -379,14 +379,14 @@ class LocalRounds:
         """
         self.agreed, self.every, self._fields, self._group, self._model = agreed, every, fields, group, model
         self.traffic = Traffic(group.workers)
-        method, back = methods
-        back = downlink_method(method) if back is None else back
+        method, downlink = methods
+        downlink = downlink_method(method) if downlink is None else downlink
         if fields.exchange == "weights":
-            method, back = self_contained(method), self_contained(back)
+            method, downlink = self_contained(method), self_contained(downlink)
         self.fragments = []
         for number, ordinals in enumerate(parts):
             sizes = {names[ordinal]: agreed.weights[ordinal].numel() for ordinal in ordinals}
-            pattern = pattern_for(fields.pattern, method, back, worker, sizes, sites=sites)
+            pattern = pattern_for(fields.pattern, method, downlink, worker, sizes, sites=sites)
             self.fragments.append(
                 Fragment(group, pattern, f"round {number}", ordinals, agreed, parameters, fields)
             )

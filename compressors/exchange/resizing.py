@@ -56,12 +56,13 @@ def resharded(
     workers: int,
     reduction: Literal["mean", "sum"],
     shards: Sequence[Collection[str]],
-    back: Feedback | None,
+    downlink_feedback: Feedback | None,
 ) -> dict[str, Any]:
     """One worker's part of what another number of workers kept, as states of `Feedback` by rank.
 
-    `shards` has the names of the parameters that each shard has elements of; `back` is what the worker keeps
-    of sums. Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
+    `shards` has the names of the parameters that each shard has elements of; `downlink_feedback` is what the
+    worker keeps of sums. Thresholds are those of one former worker; where a parameter is cut, those of its
+    first piece.
     """
     share = share_of(len(former), workers, reduction)
     kept: dict[str, Any] = {
@@ -69,8 +70,10 @@ def resharded(
         for kind in ("residuals", "velocities")
     }
     kept |= memories_of(former[model_of(rank, len(former))], shards)
-    if back is not None:
-        kept["back"] = recut([state["back"] for state in former if "back" in state], back.slices)
+    if downlink_feedback is not None:
+        kept["downlink"] = recut(
+            [state["downlink"] for state in former if "downlink" in state], downlink_feedback.slices
+        )
     return kept
 
 

@@ -79,7 +79,7 @@ class LocalFields(_Fields):
 
 
 def local_refusals(
-    fields: LocalFields, every: int, fragments: int, method: Method, back: Method | None, prefix: str = ""
+    fields: LocalFields, every: int, fragments: int, method: Method, downlink: Method | None, prefix: str = ""
 ) -> Iterator[str]:
     """Which combinations cannot be: the fields, their values, and what would be valid, a line each.
 
@@ -88,7 +88,7 @@ def local_refusals(
         every: steps from one exchange to the next; 0 where they are not counted.
         fragments: how many.
         method: what is sent is compressed with; `compressor` in messages.
-        back: what sums are compressed with on their way back.
+        downlink: what sums are compressed with on their way back.
         prefix: of the fields' names in messages.
     """
     outer, ring = fields.outer, fields.pattern == "ring"
@@ -126,14 +126,14 @@ def local_refusals(
             f"belongs to other workers; use {prefix}unsent: 0, or another pattern"
         )
     if fields.exchange == "weights":
-        yield from _refusals_of_weights(fields, method, back or method, prefix)
+        yield from _refusals_of_weights(fields, method, downlink or method, prefix)
 
 
-def _refusals_of_weights(fields: LocalFields, method: Method, back: Method, prefix: str) -> Iterator[str]:
+def _refusals_of_weights(fields: LocalFields, method: Method, downlink: Method, prefix: str) -> Iterator[str]:
     weights, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
     if fields.unsent:
         yield f"{prefix}unsent = {fields.unsent} {weights}: nothing is left for later; {other}"
-    for name, kind in {"compressor": method, f"{prefix}back": back}.items():
+    for name, kind in {"compressor": method, f"{prefix}downlink": downlink}.items():
         if not isinstance(kind, DenseMethod | NoCompression):
             yield (
                 f"{name}.kind = {kind.kind} {weights}: weights that are not sent would count as 0; "

@@ -38,7 +38,7 @@ class Options:
     the group has NCCL, without a key; otherwise allgather."""
     sites: Sequence[Sequence[int]] | None = None
     """For hierarchical, the ranks of each site."""
-    back: Method | None = None
+    downlink: Method | None = None
     """For sharded and parameter_server, what sums are compressed with on their way to the workers; None: as
     gradients, without momentum."""
     key: bytes | None = None
@@ -183,12 +183,13 @@ class Reducer(ABC):
         averages: whether the result is the mean of the buckets themselves. What an earlier pass has exchanged
             may then stay in them: averaging identical values is a no-op.
         traffic: what went over each link, where messages are ours.
-        back: what this worker has not sent yet of sums that it reduces for all; None where it reduces none.
+        downlink_feedback: what this worker has not sent yet of sums that it reduces for all; None where it
+            reduces none.
         shards: names of the parameters in each shard that is compressed by itself.
     """
 
     averages = False
-    back: Feedback | None = None
+    downlink_feedback: Feedback | None = None
     shards: Sequence[Collection[str]] = ((),)
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:

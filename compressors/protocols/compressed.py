@@ -89,15 +89,15 @@ class CompressedReducer(Reducer):
         self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
-        self._back_method = options.back or downlink_method(config)
+        self._downlink = options.downlink or downlink_method(config)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
         self._slices = cut_parameters(
             {name: parameter.numel() for name, parameter in parameters.items()}, shards
         )
         self.shards = self._slices
         if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
-            self.back = Feedback(self._back_method)
-            self.back.slices = self._slices[self._rank]
+            self.downlink_feedback = Feedback(self._downlink)
+            self.downlink_feedback.slices = self._slices[self._rank]
         self._patterns: dict[tuple[str, ...], tuple[Pattern, list[int]]] = {}
         """By the names in a bucket; with the index among these of each of the pattern's parameters."""
         self._used: list[Pattern] = []
@@ -116,9 +116,7 @@ class CompressedReducer(Reducer):
         return {
             "pattern": self._pattern,
             "messages": "not authenticated" if self._key is None else "authenticated",
-            **(
-                {} if self._back_method == downlink_method(self._config) else {"back": str(self._back_method)}
-            ),
+            **({} if self._downlink == downlink_method(self._config) else {"downlink": str(self._downlink)}),
             **({"sites": str(self._sites or "by host")} if self._pattern == "hierarchical" else {}),
             "message version": str(VERSION),
         }
@@ -339,13 +337,13 @@ class CompressedReducer(Reducer):
             pattern = pattern_for(
                 self._pattern,
                 self._config,
-                self._back_method,
+                self._downlink,
                 worker,
                 {name: self._parameters[name].numel() for name in names},
                 sites=self._sites,
                 shards=shards_of(self._slices, names),
                 feedback=self._feedback,
-                kept_back=self.back,
+                downlink_feedback=self.downlink_feedback,
             )
             self._patterns[key] = pattern, places
         return self._patterns[key]

@@ -147,7 +147,7 @@ class RunSpec(Config):
     def _left_out(self) -> set[str]:
         """Groups of fields that a `sync` may have and this one has not."""
         mode = real(self.sync)
-        fields = ("back", "quorum", "deadline", "schedule", "island")
+        fields = ("downlink", "quorum", "deadline", "schedule", "island")
         left_out = {field for field in fields if getattr(mode, field, None) is None}
         if isinstance(mode, WeightsSync):
             left_out |= set() if mode.delay_steps else {"delay_steps", "blend"}

@@ -71,7 +71,7 @@ class _Mode(Config):
 
 
 class _WithDownlink(_Mode):
-    back: CompressorConfig | None = None
+    downlink: CompressorConfig | None = None
     """What sums are compressed with on their way to the workers, with a residual of their own; by default
     as gradients are, without momentum. For the patterns parameter_server and sharded, and hybrid."""
 

@@ -127,25 +127,25 @@ def _weights(asked: Asked) -> Iterator[str]:
     mode = asked.mode
     if isinstance(mode, WeightsSync):
         yield from local_refusals(
-            mode, mode.every, mode.fragments, asked.method, mode.back, f"{asked.where}."
+            mode, mode.every, mode.fragments, asked.method, mode.downlink, f"{asked.where}."
         )
 
 
-def _back(asked: Asked) -> Iterator[str]:
+def _downlink(asked: Asked) -> Iterator[str]:
     mode, where = asked.mode, asked.where
-    back: Method | None = getattr(mode, "back", None)
-    if back is None:
+    downlink: Method | None = getattr(mode, "downlink", None)
+    if downlink is None:
         return
     pattern = mode.pattern_name
     if pattern not in ("parameter_server", "sharded", "hybrid"):
-        yield f"{where}.back with {pattern}: only parameter_server, sharded and hybrid send sums back"
-    if back.brings_exchange:
-        yield f"{where}.back.kind = {back.kind}: its factors go through torch's own all-reduce"
-    if back.momentum_correction:
-        yield f"{where}.back.momentum = {back.momentum_correction}: the sum already contains momentum"
+        yield f"{where}.downlink with {pattern}: only parameter_server, sharded and hybrid send sums back"
+    if downlink.brings_exchange:
+        yield f"{where}.downlink.kind = {downlink.kind}: its factors go through torch's own all-reduce"
+    if downlink.momentum_correction:
+        yield f"{where}.downlink.momentum = {downlink.momentum_correction}: the sum already contains momentum"
 
 
-_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum, _back)
+_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum, _downlink)
 """What a method cannot do in a mode."""
 
 

@@ -169,7 +169,7 @@ class _Build:
                 worker,
                 replica.names,
                 fragments_of(sizes, mode.fragments),
-                (self.method, mode.back),
+                (self.method, mode.downlink),
                 mode,
                 mode.every,
                 agreed,
@@ -275,11 +275,11 @@ class _Build:
         """One per worker."""
         sizes = dict(zip(replica.names, map(Tensor.numel, replica.weights()), strict=True))
         mode, method = self.mode, self.method
-        back: Method = getattr(mode, "back", None) or downlink_method(method)
+        downlink: Method = getattr(mode, "downlink", None) or downlink_method(method)
         name = mode.pattern_name
         workers = self._workers_of(replica)
         if not isinstance(mode, GradientsSync):
-            return [pattern_for(name, method, back, worker, sizes) for worker in workers]
+            return [pattern_for(name, method, downlink, worker, sizes) for worker in workers]
         if mode.gathers_buckets and isinstance(method, NoCompression) and not self.clips_own:
             return [AllGather(method, worker, sizes, all_reduces=True) for worker in workers]
         sites = self._sites() if name == "hierarchical" else None
@@ -288,7 +288,8 @@ class _Build:
         )
         shards = shards_of(slices, replica.names)  # as the hook cuts them
         return [
-            pattern_for(name, method, back, worker, sizes, sites=sites, shards=shards) for worker in workers
+            pattern_for(name, method, downlink, worker, sizes, sites=sites, shards=shards)
+            for worker in workers
         ]
 
     def _sites(self) -> Sites:

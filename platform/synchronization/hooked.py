@@ -52,8 +52,10 @@ class HookedGradients(OneWorker):
         )
         assert isinstance(spec.sync, GradientsSync)
         warnings.filterwarnings("ignore", category=SparseUnderAdam)  # the command has said it
-        pattern, sites, back = spec.sync.pattern, spec.sync.sites, spec.sync.back
-        self.state = CompressionState(self.ddp, method, pattern=pattern, sites=sites, back=back, key=key)
+        pattern, sites, downlink = spec.sync.pattern, spec.sync.sites, spec.sync.downlink
+        self.state = CompressionState(
+            self.ddp, method, pattern=pattern, sites=sites, downlink=downlink, key=key
+        )
         self._refuses = spec.compressor.nonfinite == "refuse"
         self.ddp.register_comm_hook(self.state, compressed_allgather)
 

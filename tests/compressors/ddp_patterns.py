@@ -55,7 +55,7 @@ def unsent(run: Run) -> dict[str, Tensor]:
     kept = {name: torch.zeros(size).double() for name, size in SIZES.items()}
     for name, residual in run.residuals.items():
         kept[name] += residual.cpu()
-    if (back := run.state._reducer.back) is not None:  # of a mean, for all workers
+    if (back := run.state._reducer.downlink_feedback) is not None:  # of a mean, for all workers
         for name, residual in back.residuals.items():
             part = back.slices[name]
             kept[name][part.start : part.stop] += workers * residual.double().cpu()
@@ -230,8 +230,10 @@ def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
     ):
         made: Any = lambda line=line, pattern=pattern: CompressionState(run.ddp, line, pattern=pattern)  # noqa: E731
         assert refusal(made).startswith(f"ValueError: {words}")
-    back: Any = lambda: CompressionState(run.ddp, LINES[0], pattern="ring", back="fp16")  # noqa: E731
-    assert refusal(back).startswith("ValueError: back = fp16 with pattern = ring: only parameter_server and")
+    downlink: Any = lambda: CompressionState(run.ddp, LINES[0], pattern="ring", downlink="fp16")  # noqa: E731
+    assert refusal(downlink).startswith(
+        "ValueError: downlink = fp16 with pattern = ring: only parameter_server and"
+    )
     states = [Run(LINES[0], pattern="sharded").steps(1), Run(LINES[0]).steps(1)]
     assert "another exchange pattern" in refusal(
         lambda: states[1].state.load_state_dict(states[0].state.state_dict())

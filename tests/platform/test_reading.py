@@ -185,7 +185,7 @@ def test_fields_of_the_computation_change_the_fingerprint():
     def of(compressor="none", **sync):
         return RunSpec.model_validate({"sync": sync, "compressor": compressor}).fingerprint()
 
-    assert RunSpec().fingerprint() == of(mode="gradients") == "39408a424cd9"
+    assert RunSpec().fingerprint() == of(mode="gradients") == "64a3aa3941de"
     assert of(mode="weights", every=4, quorum=0.75) != of(mode="weights", every=4)
     assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
 

@@ -42,7 +42,7 @@ SYNCS: dict[str, dict[str, Any]] = {
     "allgather, density": {"sync": {"mode": "gradients"}, "compressor": "wgt(density(0.1))"},
     "momentum": {"sync": {"mode": "gradients"}, "compressor": "topk(0.1, momentum=0.9)"},
     "ring": {"sync": {"mode": "gradients", "pattern": "ring"}},
-    "sharded": {"sync": {"mode": "gradients", "pattern": "sharded", "back": "linear(4)"}},
+    "sharded": {"sync": {"mode": "gradients", "pattern": "sharded", "downlink": "linear(4)"}},
     "parameter_server": {"sync": {"mode": "gradients", "pattern": "parameter_server"}},
     "weights": {"sync": {"mode": "weights", "every": 3}, "training": BASE["training"] | ADAMW},
     "weights, unsent": {"sync": {"mode": "weights", "every": 3, "unsent": "1/n"}},

@@ -164,5 +164,5 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
         two.load(shared, averaging)
     unsent["ranks"] = everybody
     del unsent["version"]
-    with pytest.raises(ValueError, match="version None of workers' states; this program reads 4"):
+    with pytest.raises(ValueError, match="version None of workers' states; this program reads 5"):
         two.load(shared, averaging)

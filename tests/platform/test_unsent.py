@@ -69,7 +69,7 @@ def plain_loop(share: float) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
 @pytest.mark.parametrize(("unsent", "share"), [(0, 0), ("1/n", 1 / WORKERS), (1, 1)])
 @pytest.mark.parametrize("pattern", ["allgather", "parameter_server"])
 def test_workers_go_on_from_the_agreed_weights_and_a_part_of_what_they_have_not_sent(unsent, share, pattern):
-    back = {"back": "none"} if pattern == "parameter_server" else {}
+    back = {"downlink": "none"} if pattern == "parameter_server" else {}
     trainer, recorder = with_unsent(f"wgt({TAU})", unsent=unsent, pattern=pattern, **back)
     agreed, residuals = plain_loop(share)
     for parameter, expected in zip(trainer.model.parameters(), agreed, strict=True):

@@ -12,10 +12,11 @@ def unsent_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
         pattern: the worker's. A second compression, of a mean on its way back, counts for all workers.
         what: "velocities" for its momentum of gradients.
     """
-    total, back = {name: torch.zeros(size).double() for name, size in pattern.sizes.items()}, pattern.back
+    total = {name: torch.zeros(size).double() for name, size in pattern.sizes.items()}
+    sums = pattern.downlink_feedback
     for name, kept in getattr(pattern.feedback, what).items():
         total[name] += kept.double()
-    for name, kept in ({} if back is None else getattr(back, what)).items():
+    for name, kept in ({} if sums is None else getattr(sums, what)).items():
         part = back.slices[name]
         total[name][part.start : part.stop] += kept.double() * pattern.worker.workers
     return torch.cat(list(total.values()))

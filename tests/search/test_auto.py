@@ -154,9 +154,12 @@ def test_only_the_same_computation_that_came_to_its_end_counts(uri):
 def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_of_it():
     method = {"kind": "wgt", "tau": 0.1, "momentum": 0.7, "reduction": "sum"}
     training = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
-    back = {"mode": "simulated", "of": {"mode": "gradients", "pattern": "sharded", "back": {"kind": "fp16"}}}
+    back = {
+        "mode": "simulated",
+        "of": {"mode": "gradients", "pattern": "sharded", "downlink": {"kind": "fp16"}},
+    }
     bare = without_compression(digits(name="mine", compressor=method, training=training, sync=back))
     assert bare.compressor.model_dump() == {"kind": "none", "reduction": "sum", "nonfinite": "refuse"}
     assert bare.training.optimizer.momentum == 0.7
-    assert bare.sync.of.back is None
+    assert bare.sync.of.downlink is None
     assert bare.name.startswith("mine: none")

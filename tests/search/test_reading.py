@@ -78,13 +78,13 @@ def test_the_environment_gives_values_and_the_section(read, monkeypatch):
 
 def test_the_baseline_is_the_same_run_without_compression(read):
     text = (
-        "sync: {mode: simulated, of: {mode: gradients, pattern: sharded, back: 'bgt(1)'}}\n"
+        "sync: {mode: simulated, of: {mode: gradients, pattern: sharded, downlink: 'bgt(1)'}}\n"
         "training: {optimizer: {momentum: 0}}"
     )
     search = read(text, "--compressor", "topk(density={'log': [1e-3, 1e-1]}, momentum=0.8)")
     baseline, middle = search.baseline(), search.spec(search.middle)
     assert str(baseline.compressor) == "none"
-    assert baseline.sync.of.back is None
+    assert baseline.sync.of.downlink is None
     assert baseline.training.optimizer.momentum == 0.8
     assert middle.training.optimizer.momentum == 0
     assert (baseline.seed, baseline.data, baseline.model) == (middle.seed, middle.data, middle.model)

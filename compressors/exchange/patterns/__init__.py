@@ -47,27 +47,27 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
 def pattern_for(
     name: str,
     method: Method,
-    back: Method,
+    downlink: Method,
     worker: Worker,
     sizes: Mapping[str, int],
     *,
     sites: Sites | None = None,
     shards: Sequence[Shard] | None = None,
     feedback: Feedback | None = None,
-    kept_back: Feedback | None = None,
+    downlink_feedback: Feedback | None = None,
 ) -> Pattern:
     """A worker's side of a `PatternName` for some parameters; of the mode hybrid it is sharded.
 
     Args:
         name: of the pattern.
         method: what workers send by.
-        back: what owners of shards send by.
+        downlink: what owners of shards send by.
         worker: this one.
         sizes: elements of the parameters by name, in the same order on all workers.
         sites: those of hierarchical.
         shards: of the parameters; by default ranges of equal lengths.
         feedback: what the worker has not sent yet; by default it begins with nothing.
-        kept_back: likewise of the sums that it reduces.
+        downlink_feedback: likewise of the sums that it reduces.
     """
     match name:
         case "allgather":
@@ -79,7 +79,7 @@ def pattern_for(
             return Ring(method, worker, sizes, feedback, shards=shards)
         case _:
             shards = shards or cut(sizes, 1 if name == "parameter_server" else worker.workers)
-            return Sharded(method, back, worker, sizes, shards, feedback, kept_back)
+            return Sharded(method, downlink, worker, sizes, shards, feedback, downlink_feedback)
 
 
 def downlink_method(method: Method) -> Method:

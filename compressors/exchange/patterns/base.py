@@ -37,7 +37,8 @@ class Pattern(ABC):
     Attributes:
         sizes: elements of each parameter by name, in the same order on all workers.
         feedback: what the worker has not sent yet, by parameter.
-        back: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
+        downlink_feedback: what it has not sent yet of the sums that it reduces for all; None where it reduces
+            none.
         copies: whether `put_back` restores copies (see `Compressor.compress`).
         rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
         compressors: of all shards, also of those that others reduce.
@@ -55,7 +56,7 @@ class Pattern(ABC):
         self.worker, self.sizes, self.names = worker, sizes, list(sizes)
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
         self.feedback = feedback or Feedback(compressed(method))
-        self.back: Feedback | None = None
+        self.downlink_feedback: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
         self.compressors: list[Compressor] = []
@@ -119,22 +120,26 @@ class Pattern(ABC):
     def state_dict(self) -> dict[str, Any]:
         """What the worker keeps, as plain numbers and tensors."""
         state = self.feedback.state_dict()
-        return state if self.back is None else state | {"back": self.back.state_dict()}
+        return (
+            state
+            if self.downlink_feedback is None
+            else state | {"downlink": self.downlink_feedback.state_dict()}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned; raises ValueError if it does not fit."""
-        if (self.back is None) == ("back" in state):
+        if (self.downlink_feedback is None) == ("downlink" in state):
             raise ValueError("a state of a worker that reduces a shard, or this one does, and not both")
         scalar = torch.empty((), device=self.worker.ops.device)
         like = {name: scalar.expand(size) for name, size in self.sizes.items()}
         self.feedback.load_state_dict(state, like)
-        if self.back is not None:
-            self.back.load_state_dict(state["back"], like)
+        if self.downlink_feedback is not None:
+            self.downlink_feedback.load_state_dict(state["downlink"], like)
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
         """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
         rank, workers, shards = self.worker.rank, self.worker.workers, [shard.names for shard in self.shards]
-        self.load_state_dict(resharded(former, rank, workers, self.reduction, shards, self.back))
+        self.load_state_dict(resharded(former, rank, workers, self.reduction, shards, self.downlink_feedback))
 
     @property
     def keeps_residuals(self) -> bool:
@@ -147,7 +152,7 @@ class Pattern(ABC):
 
     @property
     def _kept(self) -> list[Feedback]:
-        return [self.feedback] if self.back is None else [self.feedback, self.back]
+        return [self.feedback] if self.downlink_feedback is None else [self.feedback, self.downlink_feedback]
 
     @property
     def _divisor(self) -> int:
@@ -175,7 +180,7 @@ class Pattern(ABC):
     ) -> Outgoing:
         """What this worker sends of a shard's pieces, counted."""
         began, ordinals = perf_counter(), compressor.shard.ordinals
-        is_sum = compressor.feedback is self.back
+        is_sum = compressor.feedback is self.downlink_feedback
         # In a step that is skipped, workers take back their part of a sum.
         copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
         outgoing = compressor.compress(tensors, iteration, self.rms, copies=copies, terms=terms)

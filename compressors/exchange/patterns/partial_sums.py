@@ -120,24 +120,24 @@ class Sharded(Pattern):
     def __init__(
         self,
         method: Method,
-        back: Method,
+        downlink: Method,
         worker: Worker,
         sizes: Mapping[str, int],
         shards: Sequence[Shard],
         feedback: Feedback | None = None,
-        kept_back: Feedback | None = None,
+        downlink_feedback: Feedback | None = None,
     ) -> None:
         """Gives the shards to owners, from worker 0 on. Workers send by the one method, owners by the other.
 
-        `kept_back` is what this worker, if it is an owner, has not sent yet of sums.
+        `downlink_feedback` is what this worker, if it is an owner, has not sent yet of sums.
         """
         super().__init__(method, worker, sizes, feedback)
         self.shards = shards
         self._out = self._compressed(method, self.feedback)
         if worker.rank < len(shards):
-            self.back = kept_back or Feedback(compressed(back))
-            self.back.slices |= {part.name: part for part in shards[worker.rank].slices}
-        self._back = self._compressed(back, self.back or self.feedback)
+            self.downlink_feedback = downlink_feedback or Feedback(compressed(downlink))
+            self.downlink_feedback.slices |= {part.name: part for part in shards[worker.rank].slices}
+        self._downlink = self._compressed(downlink, self.downlink_feedback or self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
@@ -159,7 +159,7 @@ class Sharded(Pattern):
             received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
             sums[rank] = self._reduced(received, iteration, record)
         senders = [owner for owner in owners if owner != rank]
-        sizes = [self._back[owner].nbytes for owner in senders]
+        sizes = [self._downlink[owner].nbytes for owner in senders]
         gathered = [(sums[rank], others)] if rank in owners else []
         arrived = yield Round(gathered, senders, sizes=sizes, is_gather=True)
         sums |= zip(senders, arrived, strict=True)
@@ -186,17 +186,17 @@ class Sharded(Pattern):
         began = perf_counter()
         total = self._sum(self._out[rank], received, divisor, None)
         record.decoding.append((began, perf_counter()))
-        back = self._back[rank]
-        outgoing = self._compress(back, back.shard.split(total), iteration, record)
+        downlink = self._downlink[rank]
+        outgoing = self._compress(downlink, downlink.shard.split(total), iteration, record)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload
-        overflow = back.read(outgoing.payload)
+        overflow = downlink.read(outgoing.payload)
         assert isinstance(overflow, NonFinite)
-        return self._refusal(back, back.shard.ordinals[overflow.ordinal])
+        return self._refusal(downlink, downlink.shard.ordinals[overflow.ordinal])
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
-        return self._refused_shards(self._back, payloads)
+        return self._refused_shards(self._downlink, payloads)
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
-        return self._joined(self._back, payloads, 1, total)
+        return self._joined(self._downlink, payloads, 1, total)
