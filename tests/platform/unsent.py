@@ -17,6 +17,6 @@ def unsent_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
     for name, kept in getattr(pattern.feedback, what).items():
         total[name] += kept.double()
     for name, kept in ({} if sums is None else getattr(sums, what)).items():
-        part = back.slices[name]
+        part = sums.slices[name]
         total[name][part.start : part.stop] += kept.double() * pattern.worker.workers
     return torch.cat(list(total.values()))
