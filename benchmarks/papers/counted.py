@@ -245,7 +245,7 @@ def weights(seed: int) -> Values:
     `zlib`: percent of the bytes that are left. `M + 1`: bits that one more bit of M adds to the entropy, the
     mean of the layers. `code books`: percent of a message with c = 5 that is not symbols at their entropy.
     """
-    trainer, _ = trained(oland_raj.spec_of("none", seed, 20, oland_raj.PENALTIES[0]))
+    trainer, _ = trained(oland_raj.spec_of("none", seed, 20, oland_raj.PENALTY))
     layers = [layer.detach().flatten() for layer in trainer.model.parameters() if layer.ndim > 1]
     plain = b"".join(layer.numpy().tobytes() for layer in layers)
     five, four = ([_entropy(layer, bits) for layer in layers] for bits in (5, 4))

@@ -29,7 +29,7 @@ from taugrad.search.plan.planning import predict
 from ..harness.in_process import Following, fit
 from ..harness.report import environment
 from ..harness.trainings import Cells, begin
-from ..platform.hybrid import Net
+from ..platform.hybrid import FLOAT_BYTES, TARGET_BYTES, Net
 from . import anoosheh, counted, oland_raj, strom_speech, thresholds
 from .claims import RECORDS
 from .counted import Values, digits
@@ -63,7 +63,10 @@ GROWTHS: Mapping[str, Mapping[str, Any]] = {
     "formula": {"kind": "adabatch", "form": "formula"},
     "text": {"kind": "adabatch", "form": "text"},
 }
-RMS = "entropy(form='rms', floor=8) | huffman"
+ACTIVATIONS = (
+    *("fp32", "bf16", "linear(8)", "fp8", "entropy(floor=5) | huffman", "linear(4)", "quantile(4)"),
+    "entropy(floor=2) | huffman",
+)
 GOAL = 0.93
 """The accuracy to which bytes are counted."""
 
@@ -217,13 +220,32 @@ def speech(compressor: str, workers: int, net: strom_speech.Net, epochs: int, se
     }
 
 
-def bits(compressor: str, seed: int) -> Values:
-    """Oland and Raj's accuracy, and bits a weight: means of all epochs and of the last one."""
-    epochs = oland_raj.EPOCHS
-    spec = oland_raj.spec_of(compressor, seed, epochs, oland_raj.PENALTIES[0])
-    values = oland_raj.train(spec.model_dump_json())
-    means = {what: oland_raj.mean_by_epoch([values], what, range(1, epochs + 1)) for what in ("raw", "sent")}
-    return means | {"last": values[f"sent/{epochs}"], "accuracy": 100 * values[f"accuracy/{epochs}"]}
+def activations(form: str, seed: int) -> Values:
+    """LeNet by hybrid parallelism, scheme b, its activations in a form.
+
+    Returns:
+        Accuracy in percent; MB that all workers received; MB of activations and their gradients alone, were
+        they in float32.
+    """
+    listener = Following()
+    spec = RunSpec.model_validate(
+        {
+            "model": {"kind": "lenet"},
+            "training": {"epochs": 2, "optimizer": {"kind": "sgd", "lr": 0.01}},
+            "sync": {"mode": "simulated", "of": {"mode": "hybrid", "activations": form}},
+            "workers": {"count": 4},
+            "compressor": "none",
+            "seed": seed,
+        }
+    )
+    trainer = fit(spec.model_dump_json(), listener)
+    examples = spec.training.epochs * len(trainer.data.train)
+    nbytes = examples * (Net.of(trainer.model).example_bytes(FLOAT_BYTES) - TARGET_BYTES)
+    return {
+        "accuracy": 100 * listener.last[names.EVAL_ACCURACY],
+        "MB": trainer.sync.totals.received_bytes / 1e6,
+        "float32 MB": (spec.workers.count - 1) * nbytes / 1e6,
+    }
 
 
 def sampled(seed: int) -> Values:
@@ -233,7 +255,7 @@ def sampled(seed: int) -> Values:
     `entropy` takes 3% of a layer, or 256 of its weights where that is more: the values `trained`.
     """
     listener = Following()
-    fit(oland_raj.spec_of("none", seed, 2, oland_raj.PENALTIES[0]).model_dump_json(), listener)
+    fit(oland_raj.spec_of("none", seed, 2, oland_raj.PENALTY).model_dump_json(), listener)
     rng, missed = np.random.default_rng(seed), {}
     weights = [layer.detach().flatten() for layer in listener.trainer.model.parameters() if layer.ndim > 1]
     for i, layer in enumerate(weights, start=1):
@@ -287,8 +309,11 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
     },
     "oland_raj": {
         "weights": Part({"l1": counted.weights}),
-        "rms": Part({line: partial(bits, line) for line in ("none", RMS)}),
+        "trainings": Part(
+            {f"{l1:g}, {line}": partial(oland_raj.train, line, l1) for l1, line in oland_raj.CELLS}, MANY
+        ),
         "sample": Part({"3%": sampled}),
+        "activations": Part({form: partial(activations, form) for form in ACTIVATIONS}),
     },
     "rae": {
         "links": Part(
