@@ -56,9 +56,9 @@ def compress_gradients(
             links between sites once per site, with the same result. sharded and parameter_server: to the
             workers that reduce a part each, or to worker 0, which send the compressed sum to all; ring: from
             worker to worker, compressed at each hop. docs/synchronization.md compares them. collective: as
-            sharded, by torch's collectives, where the size of messages does not depend on gradients (fp16,
-            bf16, fp8, linear and quantile of 4 or 8 bits): they stay on the device. None takes it on GPUs
-            with NCCL; otherwise allgather.
+            sharded, by torch's collectives, where the size of messages does not depend on gradients (every
+            element in 1, 2, 4, 8 or 16 bits): they stay on the device. None takes it on GPUs with NCCL;
+            otherwise allgather.
         sites: for hierarchical, the ranks of each site, such as [[0, 1], [2, 3]]; by default, the workers on
             one host form a site.
         downlink: for sharded and parameter_server, what sums are compressed with on their way to the workers,

@@ -60,8 +60,8 @@ def compress_reduce_scatter(
 
     Args:
         model: under `fully_shard`, or what holds it, such as a compiled model.
-        method: a method whose messages have a fixed size (fp16, bf16, fp8, and linear and quantile of 4 or 8
-            bits), its dictionary, or its line such as `linear(8, block=256)`. No residuals are kept. Ranges
+        method: a method whose messages have a fixed size (every element in 1, 2, 4, 8 or 16 bits), its
+            dictionary, or its line such as `linear(8, block=256)`. No residuals are kept. Ranges
             and tables are for each parameter's shard, or for each `block` of its elements.
 
     Returns:

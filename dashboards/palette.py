@@ -32,6 +32,7 @@ RULES: dict[str, RuleStyle] = {
     "fp16": RuleStyle("#595959", "d"),
     "bf16": RuleStyle("#8C8C8C", "H"),
     "fp8": RuleStyle("#A89A00", ">"),
+    "sign": RuleStyle("#B35900", "s"),
 }
 UNKNOWN_RULE = RuleStyle("#B0006D", "*")
 

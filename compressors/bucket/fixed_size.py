@@ -5,7 +5,7 @@ up to the transport of the collectives.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate
 from typing import Any
 
@@ -30,7 +30,7 @@ class FixedSize:
 
     form: Form
     bits: int
-    """Bits of a symbol: 4, 8 or 16."""
+    """Bits of a symbol: 1, 2, 4, 8 or 16."""
     block: int
     """Values that share tables; 0: a block for each parameter."""
     sent: Segments
@@ -73,8 +73,8 @@ class FixedSize:
             for update in updates
             for array in update.arrays()
         ]
-        if self.bits == 4 and len(self.sent):
-            arrays[0] = _packed(arrays[0])
+        if self.bits < 8 and len(self.sent):
+            arrays[0] = _packed(arrays[0], self.bits)
         padding = torch.zeros((rows, _ALIGNMENT), dtype=torch.uint8, device=ops.device)
         pieces = [piece for array in arrays for piece in (array, padding[:, : -array.shape[1] % _ALIGNMENT])]
         return ops.array(torch.cat([padding[:, :0], *pieces], 1).flatten())
@@ -86,8 +86,8 @@ class FixedSize:
             ops.array(whole[start : start + nbytes].view(torch_type(dtype)))
             for (dtype, nbytes), start in zip(self._arrays, self._bounds, strict=False)
         ]
-        if self.bits == 4 and len(self.sent):
-            arrays[0] = ops.array(_unpacked(ops.tensor(arrays[0]), self.sent.n))
+        if self.bits < 8 and len(self.sent):
+            arrays[0] = ops.array(_unpacked(ops.tensor(arrays[0]), self.bits, self.sent.n))
         updates = []
         if len(self.sent):
             values, *tables = arrays[: 1 + len(table_layout(self.form, self.bits))]
@@ -99,13 +99,14 @@ class FixedSize:
         return updates
 
 
-def _packed(symbols: Tensor) -> Tensor:
-    """Symbols of 4 bits, uint8 [messages, n], two a byte; the first in the lower bits."""
-    odd = symbols.shape[1] % 2
-    pairs = torch.cat([symbols, symbols.new_zeros(len(symbols), 1)], 1) if odd else symbols
-    return pairs[:, 0::2] | (pairs[:, 1::2] << 4)
+def _packed(symbols: Tensor, bits: int) -> Tensor:
+    """Symbols of 1, 2 or 4 bits, uint8 [messages, n], side by side in bytes; the first in the lowest bits."""
+    padded = torch.nn.functional.pad(symbols, (0, -symbols.shape[1] % (8 // bits)))
+    columns = [padded[:, place :: 8 // bits] << (bits * place) for place in range(8 // bits)]
+    return reduce(torch.bitwise_or, columns)
 
 
-def _unpacked(packed: Tensor, n: int) -> Tensor:
+def _unpacked(packed: Tensor, bits: int, n: int) -> Tensor:
     """The reverse."""
-    return torch.stack((packed & 15, packed >> 4), 1).flatten()[:n]
+    columns = [(packed >> (bits * place)) & ((1 << bits) - 1) for place in range(8 // bits)]
+    return torch.stack(columns, 1).flatten()[:n]

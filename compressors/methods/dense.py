@@ -25,7 +25,7 @@ class DenseMethod(CompressedMethod, Quantizer):
 
     @property
     def has_fixed_size(self) -> bool:
-        widths = (4, 8) if self.has_symbols else (16,)
+        widths = (1, 2, 4, 8) if self.has_symbols else (16,)
         fixed = self.bits_are_fixed and self.value_bits in widths
         return fixed and self.symbol_codec != "huffman"
 

@@ -20,12 +20,13 @@ from .base import Method, NoCompression, Symbols
 from .chunked_topk import ChunkedTopK
 from .dense import DenseBFloat16, DenseEntropy, DenseFloat8, DenseFloat16, DenseLinear, DenseQuantile
 from .powersgd import PowerSGD
+from .sign import Sign
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 from .topk import TopK
 
 RULES.add_builtin(
     *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
-    *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8),
+    *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8, Sign),
 )
 _CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
 """The codecs of positions."""

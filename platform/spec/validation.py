@@ -97,8 +97,8 @@ def _patterns(asked: Asked) -> Iterator[str]:
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
         yield (
             f"{asked.where}.pattern = collective with compressor = {method}: the size of its "
-            "messages depends on gradients; use fp16, bf16, fp8, or linear or quantile "
-            "of 4 or 8 bits, or another pattern"
+            "messages depends on gradients; use a method that sends every element in 1, 2, 4, 8 or 16 bits, "
+            "such as linear(4) without huffman, or another pattern"
         )
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and asked.sync.is_simulated:
         yield (

@@ -41,6 +41,8 @@ FIXED = [
     "fp8(decay=1)",
     "fp16(decay=1, reduction='sum')",
     "bf16",
+    "sign",
+    "quantile(2, block=64)",
 ]
 """Methods whose messages have a fixed size."""
 PATTERNS = ["sharded", "parameter_server", "ring"]

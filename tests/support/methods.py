@@ -45,6 +45,8 @@ METHODS: dict[str, int | None] = {
     "fp16(decay=1)": 16,
     "bf16(decay=0.5)": 16,
     "fp8 | huffman": 8,
+    "sign": 1,
+    "sign(64, exempt=exempt(smaller_than=20))": 1,
     # Through all-reduces.
     "none": 32,
     "powersgd(rank=1, start=2)": 32,
@@ -62,6 +64,7 @@ CONSERVING = (
     "linear(4)",
     "fp16(decay=1)",
     "fp8",
+    "sign",
 )
 """One of each family, of those that owe every gradient until it is sent."""
 
@@ -99,5 +102,7 @@ ALONE = {
     "fp16": "fp16(decay=1)",
     "bf16": "bf16(decay=1)",
     "fp8": "fp8(block=40)",
+    "sign": "sign",
+    "sign, blocks": "sign(block=40)",
 }
 """By name, every method that has messages of its own, in forms that forget nothing: for a worker alone."""

@@ -13,7 +13,9 @@ from .allgather import AllGather
 from .base import Pattern
 from .partial_sums import Ring, Sharded
 
-FIXED_SIZE = "is for fp16, bf16, fp8, and linear and quantile of 4 or 8 bits without symbols = huffman"
+FIXED_SIZE = (
+    "is for methods that send every element in 1, 2, 4, 8 or 16 bits, such as linear(4), without huffman"
+)
 IN_MESSAGES = ("ring", "parameter_server", "sharded")
 """Patterns in which uncompressed gradients, too, are messages of ours, not torch's all-reduce."""
 

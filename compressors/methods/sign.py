@@ -1,0 +1,37 @@
+"""sign: one bit for every element, and the mean magnitude of its block (EF-SignSGD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from .rows import RowMethod, Rows, bin_width
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Sign(RowMethod):
+    """EF-SignSGD (Karimireddy et al. 2019, arXiv:1901.09847, Algorithm 1): signs, scaled by mean magnitudes.
+
+    p = gradient + residual is sent as (||p||_1 / d) sign(p), d being the elements of its block; the rest is
+    the residual. Zeros have a sign, too, so that a bit is enough. As an update of form `linear` it has
+    two bins, whose middles are -s and +s.
+    """
+
+    first_field = "block"
+    makes = "linear"
+
+    kind: Literal["sign"] = "sign"
+
+    @property
+    def value_bits(self) -> float:
+        return 1.0
+
+    def tables(self, rows: Rows) -> Sequence[Tensor]:
+        width = bin_width(2 * rows.means(1), 1)
+        return 0 - width, width
+
+    def encode(self, rows: Rows, at: slice, *tables: Tensor) -> tuple[Tensor, Tensor]:
+        sums, (_, width) = rows.sums[at], tables
+        return ~sums.signbit(), (width * 0.5).copysign(sums)
