@@ -72,7 +72,6 @@ def test_network_target(tmp_path):
 
 TABLES = {
     "adamw": 6,
-    "anoosheh": 4,
     "asynchronous": 2,
     "gradients": 1,
     "hook": 2,

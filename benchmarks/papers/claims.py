@@ -15,7 +15,7 @@ computed from figures, seed by seed.
   judge nothing, and neither does a network that has not learnt (`learnt`: its accuracy above chance is
   less than half of the baseline's). What chance has no part in is judged as it is;
 - *cannot be judged here*: `cannot` says what it would take;
-- *not measured*: without `here`, or without its records.
+- *not measured*: without `here`, or without its records; `why` may say why.
 
 Means cannot be compared where there are seeds: a quantity over seeds that has no interval is refused.
 Sums leave out what is not in a paper, and repeats of a claim over models and links: `paper: as above`, and
@@ -263,7 +263,8 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
         )
     except NotMeasured:
         commands = ", ".join(f"`{_command(name)}`" for name in sources if name.endswith(".jsonl"))
-        return (claim["claim"], claim["paper"], "", "", UNMEASURED, "", commands)
+        why = _ADDRESS.sub("", claim.get("why", ""))
+        return (claim["claim"], claim["paper"], "", "", UNMEASURED, why, commands)
     except (LookupError, ValueError) as problem:
         raise type(problem)(f"{claim['claim']}: {problem.args[0]}") from problem
 
@@ -302,7 +303,7 @@ def _lines() -> Iterator[str]:
         "not learnt (less",
         "  than half of the baseline's accuracy above chance) judge nothing;",
         "- *cannot be judged here*: it takes what two cores do not have;",
-        "- *not measured*: nobody has tried.",
+        "- *not measured*: the command beside it has not been run yet, or there is none.",
         "",
         "What chance has no part in, such as sizes, has no interval. The sums count neither what is not in a",
         "paper nor repeats of a claim over models and links. The linked results have machine, date and",

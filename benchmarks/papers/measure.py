@@ -267,11 +267,16 @@ def sampled(seed: int) -> Values:
     return missed
 
 
+def _nin(line: str, seed: int) -> Values:
+    return accuracy(anoosheh.spec_of(line, seed, 20, anoosheh.WIDTH))
+
+
 def _anoosheh(line: str, data: str, epochs: int, seed: int) -> Values:
     return accuracy(digits(seed, line, epochs, data={"kind": data}))
 
 
 LINES = ["none", *(f"{rule}({tau:g})" for rule, taus in RULES.items() for tau in taus)]
+NIN = ("none", "wgt(0.01)", "wgt(0.05)", "qgt(0.005)", "bgt(0.1)", "bgt(0.5)")
 _TAUS = (thresholds.UNCOMPRESSED, *thresholds.TAUS)
 PAPERS: Mapping[str, Mapping[str, Part]] = {
     "anoosheh": {
@@ -279,6 +284,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
         "thresholds": Part({line: partial(_anoosheh, line, "digits", 4) for line in LINES}, range(1, 7)),
         "mnist5k": Part({line: partial(_anoosheh, line, "mnist5k", 2) for line in LINES}, MANY),
         "images": Part({f"{images}": partial(best_threshold, images) for images in (2, 4, 8, 16)}, MANY),
+        "nin": Part({line: partial(_nin, line) for line in NIN}, range(1, 7)),
         "nodes": Part({"LeNet": counted.nodes_are_a_batch}),
         "costs": Part({"NiN": counted.time_of_thresholds}),
         "memory": Part({"NiN": counted.memory_of_thresholds}, (None,)),
