@@ -17,7 +17,7 @@ from taugrad.compressors.methods.entropy import fixed_entropy, sample_size
 from taugrad.platform.models.convnets import alexnet, vgg16
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import AlexNet, Vgg16
-from taugrad.platform.spec.synchronization import GradientsSync, RealSync
+from taugrad.platform.spec.synchronization import GradientsSync, PatternName, RealSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
@@ -55,6 +55,7 @@ METHODS: Mapping[str, RealSync] = {
     "strom(density(0.01)) | golomb_rice": GradientsSync(),
 }
 """With how messages travel: 8 bits of everything in shards, as in a ring."""
+PATTERNS: tuple[PatternName, ...] = ("allgather", "ring", "parameter_server")
 SAMPLE, BUCKET_BYTES = 1 << 22, 25 << 20
 """Elements of the gradient that methods are timed with, and DDP's buckets."""
 SGD, LAMB = {"kind": "sgd", "lr": 0.01, "weight_decay": 0}, {"kind": "lamb", "lr": 0.01}
@@ -153,8 +154,8 @@ def bytes_to_goal(optimizer: Mapping[str, Any], growth: Mapping[str, Any], seed:
     return {"MB": trainer.sync.totals.wire_bytes / 1e6}
 
 
-def step_on(model: str, method: str, link: str, _: None) -> Values:
-    """Seconds that a step of 8 workers takes beside computing, and what arrives at one."""
+def step_on(model: str, method: str, link: str, _: None, sync: RealSync | None = None) -> Values:
+    """Seconds that a step of 8 workers takes beside computing, and what arrives at one; planned."""
     count = PARAMETERS[model]
     pieces = -(-4 * count // BUCKET_BYTES)
     work = _sample_work(method)
@@ -166,7 +167,7 @@ def step_on(model: str, method: str, link: str, _: None) -> Values:
         buckets=(Bucket(elements=count // pieces, ready_s=0),) * pieces,
         methods={method: work.model_copy(update={"buckets": (BucketWork(**scaled),) * pieces})},
     )  # fmt: skip
-    step = predict(calibration, Candidate(method, METHODS[method]), Link.parse(link), 8).step
+    step = predict(calibration, Candidate(method, sync or METHODS[method]), Link.parse(link), 8).step
     return {"seconds": step.seconds, "MB": step.received / 1e6, "message MB": pieces * scaled["nbytes"] / 1e6}
 
 
@@ -328,6 +329,16 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
                 for model in PARAMETERS
                 for method in METHODS
                 for link in LINKS
+            },
+            (None,),
+        ),
+        "patterns": Part(
+            {
+                f"{pattern}, {link}": partial(
+                    step_on, "ResNet-50", "wgt(density(0.01))", link, sync=GradientsSync(pattern=pattern)
+                )
+                for pattern in PATTERNS
+                for link in LINKS[1:3]
             },
             (None,),
         ),
