@@ -33,6 +33,9 @@ RULES: dict[str, RuleStyle] = {
     "bf16": RuleStyle("#8C8C8C", "H"),
     "fp8": RuleStyle("#A89A00", ">"),
     "sign": RuleStyle("#B35900", "s"),
+    "qsgd": RuleStyle("#005C3D", "^"),
+    "terngrad": RuleStyle("#6A4C93", "v"),
+    "natural": RuleStyle("#3C6E71", "D"),
 }
 UNKNOWN_RULE = RuleStyle("#B0006D", "*")
 

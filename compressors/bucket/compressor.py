@@ -149,7 +149,7 @@ class Compressor:
         method, feedback, parts = self.method, self.feedback, []
         whole = set(self.layout.whole.ordinals)
         for ordinal, (piece, gradient) in enumerate(zip(self.shard.slices, gradients, strict=True)):
-            part = Part(piece.name, gradient)
+            part = Part(piece.name, gradient, start=piece.start)
             if ordinal not in whole:
                 if method.keeps_residuals:
                     part.residual = feedback.slice_of(feedback.residuals, piece, gradient)
@@ -182,11 +182,9 @@ class Compressor:
             if self._number is not None:
                 memories = feedback.shard_memories.setdefault(self._number, {})
             is_fixed, active = layout.fixed is not None, self._active(parts)
-            output = method.run(
-                BucketInput(
-                    layout.sent, parts, active, self._iteration, memories, ops, readback, tallies, is_fixed
-                )
-            )
+            stream = self.worker.rank + (self.worker.workers if feedback.slices else 0)
+            given = layout.sent, parts, active, self._iteration, memories, ops, readback, tallies
+            output = method.run(BucketInput(*given, stream, is_fixed))
             positions = "auto" if output.update.words is None else method.position_codec
             updates.insert(0, (output.update, positions))
 

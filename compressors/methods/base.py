@@ -185,6 +185,8 @@ class BucketInput:
     readback: Readback
     """Results of passes. A rule fetches it if it needs them to go on; it is fetched again with the update."""
     tallies: Tallies
+    stream: int = 0
+    """Tells apart who draws random numbers: each worker, and each that compresses sums."""
     has_fixed_size: bool = False
     """Whether every element of every segment is sent, that of what is held back as zeros."""
 

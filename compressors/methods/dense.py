@@ -34,11 +34,11 @@ class DenseMethod(CompressedMethod, Quantizer):
         whole, parts = given.batch(), given.parts
         batch, rows = whole.select(numbers), np.arange(numbers.size)
         active = parts if batch is whole else [parts[number] for number in numbers]
-        rms = [part.rms for part in active]
         batch = _side_by_side(batch, whole)
         if given.has_fixed_size:
-            batch, rows = whole.without_residuals(~given.active[segments.places]), numbers
-        quantized = self.apply(QuantizerInput(batch, given.ops, given.readback, rms))
+            batch, rows, active = whole.without_residuals(~given.active[segments.places]), numbers, parts
+        drawn = given.iteration, given.stream
+        quantized = self.apply(QuantizerInput(batch, given.ops, given.readback, active, *drawn))
         bits, counts = np.zeros(len(segments), np.int64), np.zeros(len(segments), np.int64)
         bits[numbers], counts[numbers] = np.array(quantized.bits, np.int64)[rows], segments.sizes[numbers]
         ordinals = segments.places

@@ -58,7 +58,7 @@ class Entropy(Quantizer):
 
     def _bits_by_rms(self, given: QuantizerInput, ranges: Pending[Extremes]) -> list[int]:
         """Section 3.2; 1 where a range is not finite."""
-        rms = list(given.rms or [None] * len(given.batch))
+        rms = [part.rms for part in given.parts] or [None] * len(given.batch)
         squares = None if None not in rms else given.ops.exact_squares(given.batch, given.readback)
         given.readback.fetch()
         if squares is not None:

@@ -19,7 +19,9 @@ from ..fields import POLICIES, QUANTIZERS, RULES
 from .base import Method, NoCompression, Symbols
 from .chunked_topk import ChunkedTopK
 from .dense import DenseBFloat16, DenseEntropy, DenseFloat8, DenseFloat16, DenseLinear, DenseQuantile
+from .natural import Natural
 from .powersgd import PowerSGD
+from .qsgd import QSGD, TernGrad
 from .sign import Sign
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 from .topk import TopK
@@ -27,6 +29,7 @@ from .topk import TopK
 RULES.add_builtin(
     *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
     *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8, Sign),
+    *(QSGD, TernGrad, Natural),
 )
 _CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
 """The codecs of positions."""

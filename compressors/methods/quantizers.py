@@ -13,6 +13,7 @@ from ..fields import Settings
 from ..ops.array import Array, symbol_type
 from ..ops.interface import Batch, Kept, Ops, Quantizing
 from ..ops.limits import Form
+from ..ops.parts import Part
 from ..ops.readback import Pending, Readback
 from ..wire.forms import table_layout
 
@@ -28,8 +29,11 @@ class QuantizerInput(NamedTuple):
     ops: Ops
     readback: Readback
     """Receives results. A quantizer may fetch it to go on; it is fetched again later."""
-    rms: Sequence[float | None] = ()
-    """Root mean squares of the loss's gradients, where something else is quantized in their place."""
+    parts: Sequence[Part] = ()
+    """The parameters, where every element is sent."""
+    iteration: int = 0
+    stream: int = 0
+    """As in `BucketInput`."""
 
     def room(self, form: Form, bits: int, block: int) -> Quantizing:
         """A pass over the parameters, with room for symbols of at most `bits` bits, and for tables."""

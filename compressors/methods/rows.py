@@ -16,6 +16,8 @@ from pydantic import Field
 from ..lazy import numpy as np
 from ..ops.interface import Kept
 from ..ops.limits import LARGEST_TAU, SMALLEST_TAU
+from ..ops.uniform import bits_of, keys_of
+from .base import Symbols
 from .dense import DenseMethod
 from .quantizers import Quantized, QuantizerInput
 
@@ -39,8 +41,11 @@ class Rows:
         largest: float32 [b], largest magnitudes; 0 in parameters that are broken.
     """
 
-    def __init__(self, given: QuantizerInput, block: int) -> None:
-        """Lays out at least one parameter in blocks of so many elements; 0: a block for each."""
+    def __init__(self, given: QuantizerInput, block: int, seed: int | None = None) -> None:
+        """Lays out at least one parameter in blocks of so many elements; 0: a block for each.
+
+        With a seed there are random numbers.
+        """
         import torch  # noqa: PLC0415
 
         ops, sizes, pairs = given.ops, given.batch.sizes, given.batch.pairs()
@@ -55,6 +60,12 @@ class Rows:
             counts[self._ends - 1] = sizes - (of_each - 1) * block
         placed = ops.place_all([parameters, owners, counts.astype(np.float64)])
         of_row, self.owners, self.counts = map(ops.tensor, placed)
+        if seed is not None:
+            keys = keys_of(seed, given.iteration, given.stream, [part.name for part in given.parts])
+            starts = np.array([part.start for part in given.parts])[parameters]
+            starts += (np.arange(len(parameters)) - (self._ends - of_each)[parameters]) * self._length
+            drawn = ops.place_all([np.column_stack((keys[parameters], starts)).astype(np.int32).reshape(-1)])
+            self._keys = ops.tensor(drawn[0]).view(-1, 3, 1)
         kept = self._laid_out([residual for residual, _ in pairs])
         self.sums = self._laid_out([gradient for _, gradient in pairs]).add_(kept)
         low, high = self.sums.aminmax(dim=1)  # NaN where one is
@@ -95,6 +106,15 @@ class Rows:
             powers = self.sums[at].abs().double() ** power * scales[self.owners[at], None]
             totals.index_add_(0, self.owners[at], powers.long().sum(1))
         return torch.where(self.largest > 0, totals / scales / self.counts, 0)
+
+    def uniform(self, at: slice) -> Tensor:
+        """Random numbers from 0 to below 1 for elements of some rows, float32, multiples of 2^-24."""
+        import torch  # noqa: PLC0415
+
+        low, high, starts = self._keys[at].unbind(1)
+        columns = torch.arange(self._length, dtype=torch.int32, device=starts.device)
+        drawn: Tensor = (bits_of(starts + columns, low, high) >> 8) & 0xFFFFFF
+        return drawn.float() * 2.0**-24
 
     def of_parameters(self, values: Tensor) -> list[Tensor]:
         """The elements of each parameter, [n], from values of all rows, [r, l]; views."""
@@ -143,7 +163,7 @@ class RowMethod(DenseMethod):
         ops, batch = given.ops, given.batch
         if not len(batch):
             return Quantized([], ops.empty(0, np.uint8), lambda: Kept(np.empty(0), np.empty(0, np.bool_)))
-        rows = Rows(given, self.block)
+        rows = Rows(given, self.block, getattr(self, "seed", None))
         tables, symbols = self.tables(rows), torch.empty_like(rows.sums, dtype=torch.uint8)
         for at in rows.pieces():
             of_rows = [table[rows.owners[at], None] for table in tables]
@@ -163,3 +183,19 @@ class RowMethod(DenseMethod):
             self.block,
             tuple(map(ops.array, tables)),
         )
+
+
+class Stochastic(RowMethod):
+    """Rounds at random, so that the mean of what is sent is what was given; without a residual, as in papers.
+
+    Random numbers follow from the seed, the iteration, the worker, the parameter's name, and the element's
+    position in it (`ops.uniform`).
+    """
+
+    decay: float = Field(default=0.0, ge=0, le=1)
+    """Factor of the rounding error from one iteration to the next (error feedback): 1 keeps it, 0 drops
+    it."""
+    symbols: Symbols = "auto"
+    """Encoding of the levels."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Seed of the random numbers."""

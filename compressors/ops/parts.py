@@ -33,6 +33,8 @@ class Part:
     """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
     reached: float | None = None
     """In place of these what a share of them reaches, where that decides."""
+    start: int = 0
+    """Of a slice of a parameter, the position of its first element."""
 
     @property
     def elements(self) -> int:

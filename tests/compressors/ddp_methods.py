@@ -60,7 +60,7 @@ class Simulated:
     """The same workers in one process, on its CPU: messages read and summed, without DDP and a network."""
 
     def __init__(self, config: CompressedMethod) -> None:
-        self.mine = Compressor(config, Worker(CPU), Shard.whole(SIZES))
+        self.mine = Compressor(config, Worker(CPU, dist.get_rank()), Shard.whole(SIZES))
 
     def payload(self, run: Run) -> Bytes:
         self.sent = self.mine.compress([flat(run.latest)[name] for name in SIZES], run.at - 1)

@@ -33,7 +33,13 @@ from taugrad.compressors.exchange.patterns import downlink_method, pattern_for
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 
-LINES = ["wgt(0.02)", "strom(density(0.1)) | golomb_rice", "linear(4, block=50)", "topk(0.2, momentum=0.5)"]
+LINES = [
+    "wgt(0.02)",
+    "qsgd(decay=1)",
+    "strom(density(0.1)) | golomb_rice",
+    "linear(4, block=50)",
+    "topk(0.2, momentum=0.5)",
+]
 FIXED = [
     "linear(4, block=50)",
     "linear(8, exempt={'names': ['*.bias']})",
@@ -42,6 +48,7 @@ FIXED = [
     "fp16(decay=1, reduction='sum')",
     "bf16",
     "sign",
+    "terngrad(decay=1)",
     "quantile(2, block=64)",
 ]
 """Methods whose messages have a fixed size."""

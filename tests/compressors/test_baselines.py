@@ -1,9 +1,22 @@
 """Methods of the field's surveys, against slow transcriptions of their papers, and their messages' bytes."""
 
+import math
+from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from cases import in_turn
 from workbench import SIZES, Floats, Worker, random_gradients
+
+from taugrad.compressors.bucket import compressor
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.layout import ParameterSlice, Shard
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops.cpu.passes import CPU
 
 F32 = np.float32
 
@@ -39,6 +52,121 @@ def test_sign_is_algorithm_1(block: int) -> None:
             errors[i] = p - update
             assert np.array_equal(step.decoded[i], update)
             assert np.array_equal(worker.residual(i), errors[i])
+
+
+# Methods that round at random.
+
+
+def uniform(seed: int, iteration: int, stream: int, name: str, position: int) -> float:
+    """As `ops.uniform` says it, in integers: MurmurHash3's finalizer between the halves of a key."""
+    head = b"".join(number.to_bytes(8, "little") for number in (seed, iteration, stream))
+    digest = blake2b(head + name.encode(), digest_size=8).digest()
+    low, high = (int.from_bytes(half, "little") for half in (digest[:4], digest[4:]))
+    h = (position * 0x9E3779B9 + low) % 2**32
+    h = ((h ^ h >> 16) * 0x85EBCA6B % 2**32) ^ high
+    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+    return ((h ^ h >> 16) >> 8) / 2**24
+
+
+def levels(scale: float, s: int, x: F32, u: float) -> F32:
+    """QSGD, section 3.1, and TernGrad: one of the multiples of scale / s next to x, at random."""
+    width = rounded_up(scale / s, s.bit_length() + 1)
+    return F32(min(max(math.floor(x / width + F32(u)), -s), s)) * width
+
+
+def qsgd(values: Floats, u: list[float], s: int, norm: str) -> list[F32]:
+    wide = values.astype(np.float64)
+    scale = float(np.abs(wide).max()) if norm == "max" else math.sqrt(sum(map(float, wide * wide)))
+    return [levels(scale, s, x, r) for x, r in zip(values, u, strict=True)]
+
+
+def terngrad(values: Floats, u: list[float], sigmas: float) -> list[F32]:
+    wide = values.astype(np.float64)
+    scale = float(np.abs(wide).max())
+    if sigmas:
+        scale = min(scale, sigmas * math.sqrt(sum(map(float, wide * wide)) / wide.size))
+    return [levels(scale, 1, x, r) for x, r in zip(values, u, strict=True)]
+
+
+def natural(values: Floats, u: list[float]) -> list[F32]:
+    """Section 2: 2^floor(log2 |x|) or twice that; with 18 powers from the block's largest one downwards."""
+    least = 2.0 ** (math.frexp(float(np.abs(values).max()))[1] - 17)
+    result = []
+    for x, r in zip(values.tolist(), u, strict=True):
+        below = 2.0 ** (math.frexp(abs(x))[1] - 1) if abs(x) >= least else 0.0
+        above = 2 * below or least
+        up = r < (abs(x) - below) / (above - below)
+        result.append(F32(math.copysign(above if up else below, x)))
+    return result
+
+
+@in_turn(
+    ("line", "rounded"),
+    [
+        ("qsgd(4, block=40, decay=1)", partial(qsgd, s=7, norm="max")),
+        ("qsgd(3, block=40, norm='l2')", partial(qsgd, s=3, norm="l2")),
+        ("qsgd(8, block=40, seed=7)", partial(qsgd, s=127, norm="max")),
+        ("terngrad(block=40)", partial(terngrad, sigmas=2.5)),
+        ("terngrad(0, block=40, decay=1)", partial(terngrad, sigmas=0)),
+        ("natural(block=40, decay=1)", natural),
+    ],
+    ids=["qsgd", "qsgd, norm", "qsgd, 8 bits", "terngrad", "terngrad, not clipped", "natural"],
+)
+def test_random_rounding_is_the_papers(line: str, rounded: Callable[..., list[F32]]) -> None:
+    worker, kept = Worker(line), [np.zeros(n, F32) for n in SIZES]
+    for iteration in range(4):
+        gradients = random_gradients(iteration)
+        gradients[0][7], gradients[0][9] = 0, 1e-9
+        step = worker.step(gradients)
+        for i, gradient in enumerate(gradients):
+            total, update = gradient + kept[i], np.empty_like(gradient)
+            u = [uniform(worker.config.seed, iteration, 0, f"p{i}", j) for j in range(total.size)]
+            for low, of_block in zip(range(0, total.size, 40), blocks_of(total, 40), strict=True):
+                update[low : low + 40] = rounded(of_block, u[low : low + 40])
+            assert np.array_equal(step.decoded[i], update)
+            kept[i] = (total - update) * F32(worker.config.decay)
+            assert np.array_equal(worker.residual(i), kept[i])
+
+
+@in_turn("line", ["qsgd(3)", "qsgd(2, norm='l2')", "terngrad(0)", "natural"])
+def test_the_mean_of_what_is_sent_is_what_was_given(line: str) -> None:
+    worker, gradients, steps = Worker(line), random_gradients(1), 400
+    sums = [np.zeros((2, n)) for n in SIZES]
+    for _ in range(steps):
+        for i, sent in enumerate(worker.step(gradients).decoded):
+            sums[i] += sent, sent.astype(np.float64) ** 2
+    errors = [(one[0] / steps - gradient) for one, gradient in zip(sums, gradients, strict=True)]
+    chance = [np.sqrt(np.maximum(one[1] / steps - (one[0] / steps) ** 2, 0) / steps) for one in sums]
+    for error, deviation, gradient in zip(errors, chance, gradients, strict=True):
+        assert (np.abs(error) <= 5 * deviation + 0.02 * np.abs(gradient).max()).all()
+        assert abs(error.sum()) <= 5 * np.sqrt((deviation**2).sum()) + 1e-4
+
+
+def test_every_worker_and_every_seed_rounds_by_itself() -> None:
+    def sent(seed: int, rank: int, name: str = "a", iteration: int = 3) -> bytes:
+        method: Any = read_config(f"qsgd(seed={seed})")
+        one = Compressor(method, compressor.Worker(CPU, rank), Shard.whole({name: 128}))
+        return one.compress([torch.from_numpy(random_gradients(1)[3])], iteration).payload.tobytes()
+
+    assert sent(1, 0) == sent(1, 0)
+    assert len({sent(1, 0), sent(2, 0), sent(1, 1), sent(1, 0, "b"), sent(1, 0, "a", 4)}) == 5
+
+
+def test_a_slice_of_a_parameter_is_rounded_as_in_the_whole() -> None:
+    method: Any = read_config("natural(8)")
+    gradient = torch.from_numpy(random_gradients(1)[3])
+    whole, part = (
+        Compressor(
+            method, compressor.Worker(CPU), Shard(start, stop, (ParameterSlice("a", 0, start, stop, 128),))
+        )
+        for start, stop in ((0, 128), (64, 104))
+    )
+    totals = []
+    for one, given in ((whole, gradient), (part, gradient[64:104])):
+        total = torch.empty(given.numel())
+        one.total([one.read(one.compress([given], 2).payload)], 1, total)
+        totals.append(total)
+    assert torch.equal(totals[0][64:104], totals[1])
 
 
 # Bytes that never change.

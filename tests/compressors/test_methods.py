@@ -42,9 +42,9 @@ def selected(config: Any, residual: Floats, gradient: Floats, tau: float) -> ora
     return oracles.threshold("wgt" if config.kind == "topk" else config.kind, residual, gradient, tau)
 
 
-def quantized(quantizer: Any, residual: Floats, gradient: Floats) -> Floats:
+def quantized(quantizer: Any, residual: Floats, gradient: Floats, *drawn: Any) -> Floats:
     """What a quantizer makes of a sum; the kernels' own tests say that this is right."""
-    made = messages.quantized(quantizer, residual.copy(), gradient)
+    made = messages.quantized(quantizer, residual.copy(), gradient, *drawn)
     return messages.update_of(quantizer.makes, made).amounts(CPU)
 
 
@@ -63,7 +63,7 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
         for i, gradient in enumerate(gradients):
             tallies = [step.tallies[i] for step in steps]
             if not hasattr(config, "codec") and not hasattr(config, "quantize"):
-                due = quantized(config, kept[i], gradient)
+                due = quantized(config, kept[i], gradient, f"p{i}", seed)
             else:
                 sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0)
                 due, amounts = np.zeros_like(gradient), sent.amounts

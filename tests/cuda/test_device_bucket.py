@@ -79,7 +79,17 @@ def check_step(workers: Sequence[Worker], given: Sequence[NDArray[np.float32]], 
 
 @pytest.mark.parametrize(
     "line",
-    ["linear(4, block=16)", "linear(2)", "quantile(8)", "fp8(decay=1)", "fp16", "bf16(decay=0.5)", "sign"],
+    [
+        "linear(4, block=16)",
+        "linear(2)",
+        "quantile(8)",
+        "fp8(decay=1)",
+        "fp16",
+        "bf16(decay=0.5)",
+        "sign",
+        "qsgd",
+        "natural",
+    ],
 )
 def test_messages_of_fixed_size_stay_on_the_device(line: str, device: Ops) -> None:
     """Their bytes and residuals are the CPU's, and they stand for what messages between hosts do."""

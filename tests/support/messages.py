@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from taugrad.compressors.methods.quantizers import Quantized, QuantizerInput
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.interface import Batch
+from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.ops.readback import Readback
 from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
@@ -42,12 +43,18 @@ def write(update: Update, codec: str = "auto", symbols: str = "auto", threads: i
     return message.write_all([(update, "auto" if codec == "every" else codec)], symbols, threads)
 
 
-def quantized(config: Any, residual: NDArray[np.float32] | None, gradient: NDArray[np.float32]) -> Quantized:
+def quantized(
+    config: Any,
+    residual: NDArray[np.float32] | None,
+    gradient: NDArray[np.float32],
+    name: str = "p",
+    iteration: int = 0,
+) -> Quantized:
     """What a quantizer makes of residual + gradient of one parameter."""
-    readback = Readback(CPU)
     kept = None if residual is None else torch.from_numpy(residual)
-    batch = Batch.of([kept], [torch.from_numpy(gradient)])
-    made: Quantized = config.apply(QuantizerInput(batch, CPU, readback))
+    part = Part(name, torch.from_numpy(gradient), kept)
+    batch = Batch.of([kept], [part.gradient])
+    made: Quantized = config.apply(QuantizerInput(batch, CPU, Readback(CPU), [part], iteration))
     return made
 
 

@@ -45,6 +45,10 @@ METHODS: dict[str, int | None] = {
     "fp16(decay=1)": 16,
     "bf16(decay=0.5)": 16,
     "fp8 | huffman": 8,
+    "qsgd(4, block=40, decay=1)": 4,
+    "qsgd(8, norm='l2', decay=1, seed=3) | huffman": 8,
+    "terngrad(decay=1)": 2,
+    "natural(50, decay=1)": 8,
     "sign": 1,
     "sign(64, exempt=exempt(smaller_than=20))": 1,
     # Through all-reduces.
@@ -65,6 +69,7 @@ CONSERVING = (
     "fp16(decay=1)",
     "fp8",
     "sign",
+    "qsgd(decay=1)",
 )
 """One of each family, of those that owe every gradient until it is sent."""
 
@@ -102,6 +107,10 @@ ALONE = {
     "fp16": "fp16(decay=1)",
     "bf16": "bf16(decay=1)",
     "fp8": "fp8(block=40)",
+    "qsgd": "qsgd(4, block=100, decay=1) | huffman",
+    "qsgd, norm": "qsgd(7, norm='l2', decay=1, seed=5)",
+    "terngrad": "terngrad(decay=1)",
+    "natural": "natural(decay=1)",
     "sign": "sign",
     "sign, blocks": "sign(block=40)",
 }
