@@ -35,7 +35,7 @@ __all__ = [
     "compress_gradients",
     "compress_reduce_scatter",
     "compress_replicas",
-    "compressed_allgather",
+    "compression_hook",
     "make_patch",
     "register",
 ]
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
         PeerLost,
         WorkersDisagree,
     )
-    from .hook import CompressionState, compress_gradients, compressed_allgather
+    from .hook import CompressionState, compress_gradients, compression_hook
+    from .local_fields import Outer
     from .local_steps import LocalSteps
     from .methods import CompressorConfig, chain, register
-    from .methods.local import Outer
     from .patches import PatchReader, PatchWriter, WeightPatch, apply_patch, make_patch
     from .reduce_scatter import ReduceScatterState, compress_reduce_scatter
     from .replicas import ReplicaState, compress_replicas
@@ -73,9 +73,9 @@ else:
                 ),
                 ".errors",
             ),
-            **dict.fromkeys(("CompressionState", "compress_gradients", "compressed_allgather"), ".hook"),
+            **dict.fromkeys(("CompressionState", "compress_gradients", "compression_hook"), ".hook"),
             "LocalSteps": ".local_steps",
-            "Outer": ".methods.local",
+            "Outer": ".local_fields",
             **dict.fromkeys(("CompressorConfig", "chain", "register"), ".methods"),
             **dict.fromkeys(
                 ("PatchReader", "PatchWriter", "WeightPatch", "apply_patch", "make_patch"), ".patches"

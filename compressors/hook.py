@@ -2,7 +2,7 @@
 
     state = compress_gradients(model, "wgt(density(0.01)) | golomb_rice")
 
-DDP calls `compressed_allgather` with each bucket. The state names its parameters, and `protocols/` exchanges
+DDP calls `compression_hook` with each bucket. The state names its parameters, and `reducers/` exchanges
 what is in it, with a class for each way.
 """
 
@@ -18,14 +18,15 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from .bucket.accumulated import AccumulatedGradients
+from .bucket.bucket import Bucket
 from .bucket.layout import MemoryOrder
 from .errors import CompressionError
 from .exchange.agreement import described
 from .gloo_threads import Once
 from .methods import CompressedMethod, Method, read_config
-from .methods.local import PatternName
 from .names import plain_names
-from .protocols.base import Bucket, Options
+from .pattern_names import PatternName
+from .reducers.base import Options
 from .torch_internals import GradBucket, buckets_of, has_rebuilt_buckets, reduces_in_python
 from .worker_state import WorkerState
 
@@ -83,11 +84,11 @@ def compress_gradients(
     state = CompressionState(
         ddp, method, scaler=scaler, threads=threads, pattern=pattern, sites=sites, downlink=downlink, key=key
     )
-    ddp.register_comm_hook(state, compressed_allgather)
+    ddp.register_comm_hook(state, compression_hook)
     return state
 
 
-def compressed_allgather(state: "CompressionState", bucket: GradBucket) -> Future[Tensor]:
+def compression_hook(state: "CompressionState", bucket: GradBucket) -> Future[Tensor]:
     """Synchronizes one bucket: the hook itself, for those who make the state and register it in two lines.
 
     Returns:
@@ -188,7 +189,7 @@ class CompressionState(WorkerState):
         return StateCopy, (self.config, self.state_dict())
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
-        """What the hook does; see `hook.compressed_allgather`."""
+        """What the hook does; see `hook.compression_hook`."""
         if bucket.index() == 0:
             self._begin()
         names = self._names_in(bucket)

@@ -41,10 +41,11 @@ from .exchange.tensors import (
     require_sendable,
 )
 from .exchange.worker_group import WorkerGroup
+from .local_fields import LocalFields, Outer, local_refusals
 from .methods import Method, read_config
-from .methods.local import LocalFields, Outer, PatternName, local_refusals
 from .names import plain_names, unmatched_patterns
 from .ops import ops_for
+from .pattern_names import PatternName
 
 _VERSION = 5
 

@@ -29,12 +29,13 @@ from .bucket.layout import ParameterSlice, Shard
 from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
-from .exchange.patterns import FIXED_SIZE, self_contained
+from .exchange.patterns import self_contained
 from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
 from .methods import CompressedMethod, Method, read_config
 from .names import plain_names, unmatched_patterns
 from .ops import ops_for
 from .ops.readback import Readback
+from .pattern_names import FIXED_SIZE
 from .torch_internals import after_backward, backward_id
 from .worker_state import StepState
 

@@ -32,6 +32,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from .bucket.accumulated import nonzero_gradients
+from .bucket.bucket import Bucket
 from .bucket.compressor import is_exempt
 from .bucket.feedback import zeros_once
 from .bucket.layout import MemoryOrder
@@ -49,7 +50,7 @@ from .fsdp_internals import (
     wait_for_reduction,
 )
 from .methods import CompressedMethod, Method, read_config
-from .protocols.base import Bucket, Options
+from .reducers.base import Options
 from .torch_internals import after_backward, backward_id, has_accumulation_hooks
 from .worker_state import WorkerState
 

@@ -11,20 +11,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from .bucket.bucket import Bucket
 from .bucket.feedback import Feedback
 from .bucket.ledger import Step, Totals, Traffic
 from .errors import CompressionError, PeerLost
 from .exchange.addresses import backends_of
 from .exchange.agreement import flattened, require_agreement
 from .exchange.patterns import IN_MESSAGES, require_fitting
-from .exchange.patterns.base import compressed
+from .exchange.patterns.base import as_messages
 from .exchange.resizing import model_of, ranks_together, require_same_worker, resharded
 from .methods import CompressedMethod, Method, NoCompression
 from .names import unmatched_patterns
 from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
-from .protocols.base import AllReduce, BroughtExchange, Bucket, Options, Reducer
-from .protocols.compressed import CompressedReducer
+from .reducers.all_reduce import AllReduce, BroughtExchange
+from .reducers.base import Options, Reducer
+from .reducers.compressed import CompressedReducer
 
 _STATE_VERSION = 9
 """From 7 on, residuals have the shapes of their parameters: before, the order of their elements depended on
@@ -111,14 +113,9 @@ class WorkerState(StepState):
             by_collectives = backends == {"nccl"} and config.has_fixed_size
             by_collectives &= options.sites is None and key is None
             options = replace(options, pattern="collective" if by_collectives else "allgather")
-        require_fitting(str(options.pattern), config, options.sites)
-        if options.downlink is not None and options.pattern not in ("parameter_server", "sharded"):
-            raise ValueError(
-                f"downlink = {options.downlink} with pattern = {options.pattern}: only parameter_server and "
-                "sharded send sums back"
-            )
+        require_fitting(str(options.pattern), config, options.downlink, options.sites)
         if isinstance(config, NoCompression) and options.pattern in IN_MESSAGES:
-            config = self.config = compressed(config)
+            config = self.config = as_messages(config)
         if key is not None and options.pattern == "collective":
             raise ValueError("a key with pattern = collective: torch's collectives do not encrypt")
         if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:

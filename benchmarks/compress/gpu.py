@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, Outer, compressed_allgather
+from taugrad.compressors import CompressionState, Outer, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.bucket.layout import Shard
@@ -30,8 +30,8 @@ from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.worker_group import WorkerGroup
+from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
-from taugrad.compressors.methods.local import LocalFields
 from taugrad.compressors.methods.quantizers import QuantizerInput
 from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.interface import Batch, Quantizing
@@ -237,7 +237,7 @@ def step_cases(arena: Arena) -> Iterator[Case]:
         ddp = DistributedDataParallel(model)
         if line is not None:
             state = CompressionState(ddp, line)
-            ddp.register_comm_hook(state, compressed_allgather)
+            ddp.register_comm_hook(state, compression_hook)
 
         def step(ddp: DistributedDataParallel = ddp) -> None:
             ddp.zero_grad()

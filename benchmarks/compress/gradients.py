@@ -116,7 +116,7 @@ def bound(update: Update) -> float:
         if traits.symbols:
             total += entropy_bits(np.bincount(update.values[low:high]))
     tables = 8.0 * sum(table.nbytes for table in update.tables)
-    return total + tables + (0.0 if traits.symbols or traits.has_tau else update.paper_bits)
+    return total + tables + (0.0 if traits.symbols or traits.has_tau else traits.paper_bits * update.k)
 
 
 class Learner:

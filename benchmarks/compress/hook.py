@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
@@ -222,7 +222,7 @@ def steps_of(model: Model, rounds: Rounds) -> dict[str, list[float]]:
         ddp = DistributedDataParallel(Weighted(model.sizes, rounds.gradients))
         state = None if line in STEPS[:2] else CompressionState(ddp, line, threads=1)
         if state is not None:
-            ddp.register_comm_hook(state, compressed_allgather)
+            ddp.register_comm_hook(state, compression_hook)
         elif line == STEPS[1]:
             ddp.register_comm_hook(None, allreduce_hook)
         contenders[line] = ddp, state

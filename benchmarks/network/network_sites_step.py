@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, Step, compress_replicas, compressed_allgather
+from taugrad.compressors import CompressionState, Step, compress_replicas, compression_hook
 from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging
@@ -38,7 +38,7 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
     ddp = DistributedDataParallel(Given(elements))
     pattern: Any = "hierarchical" if form == "hierarchical" else "allgather"
     state = CompressionState(ddp, line, pattern=pattern, sites=sites.members if pattern == form else None)
-    ddp.register_comm_hook(state, compressed_allgather)
+    ddp.register_comm_hook(state, compression_hook)
     drawn = drawn_gradients(ddp.module.weights)
     timed(ddp, drawn, min(WARM_UP, steps))
     received, before = state.totals.received_bytes, state.traffic.link_bytes.copy()

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 
 TENSORS = 12
 WARM_UP = 6
@@ -82,7 +82,7 @@ def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
         ddp.register_comm_hook(peer, power_sgd)
     elif method != "none":
         state = CompressionState(ddp, method)
-        ddp.register_comm_hook(state, compressed_allgather)
+        ddp.register_comm_hook(state, compression_hook)
     drawn = drawn_gradients(ddp.module.weights)
     seconds = torch.zeros(steps, dtype=torch.float64)
     parts: list[dict[str, float]] = []

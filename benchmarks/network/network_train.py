@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from taugrad.compressors.protocols import base
+from taugrad.compressors.reducers import all_reduce
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
@@ -133,7 +133,7 @@ def train(trainings: Sequence[tuple[str, str, float]]) -> list[dict[str, Any]]:
     """
     results = []
     for spec, half, slept in trainings:
-        base.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
+        all_reduce.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
         results.append(_train(spec, slept))
         gc.collect()  # closes connections
         dist.barrier()

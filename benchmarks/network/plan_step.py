@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.methods import PowerSGD, read_config
 from taugrad.platform.data import Data, load
 from taugrad.platform.data.batch_plan import BatchPlan
@@ -41,7 +41,7 @@ def measure(spec: RunSpec, data: Data, method: str, steps: int) -> list[float]:
         config = read_config(method)
         if isinstance(config, PowerSGD):
             config = config.model_copy(update={"start": 2})
-        ddp.register_comm_hook(CompressionState(ddp, config), compressed_allgather)
+        ddp.register_comm_hook(CompressionState(ddp, config), compression_hook)
     position = BatchPlan(spec.training, len(data.train)).position(0)
     count = spec.training.batch_size // spec.workers.count
     rng = np.random.default_rng(dist.get_rank())

@@ -1,7 +1,7 @@
 """What was sent, counted as it happens: paper bytes and wire bytes, elements and seconds.
 
-Paper bytes are value bits only, as Anoosheh counts them. Wire bytes are what the workers really
-handed to the transport. Both are sums over all workers; docs/accounting.md has the definitions.
+Paper bytes are value bits only, as Anoosheh counts them. Wire bytes are what a worker really handed to the
+carrier. Both are one worker's; the platform adds up those of all. docs/accounting.md has the definitions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,20 +20,20 @@ BASELINE_BYTES = 4
 
 @dataclass
 class Totals:
-    """Sums over workers and steps."""
+    """Sums over steps, of one worker; or of several, once they were added."""
 
     steps: int = 0
     skipped_steps: int = 0
     """Steps left out because a gradient was not finite."""
     elements: int = 0
-    """Elements that could have been sent: parameters x workers x steps."""
+    """Elements that could have been sent: parameters x steps, for each worker."""
     sent: int = 0
     """Elements sent."""
     paper_bits: int = 0
     wire_bytes: int = 0
-    """Handed to the transport: what goes to all workers counts once."""
+    """Handed to the carrier: what goes to all workers counts once."""
     received_bytes: int = 0
-    """What arrived at all workers together."""
+    """What arrived from other workers."""
     messages: int = 0
     """From one worker to another."""
 

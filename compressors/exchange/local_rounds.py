@@ -25,8 +25,8 @@ from torch.optim.sgd import sgd
 from ..bucket.compressor import Worker
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteWeight, WorkersDisagree
+from ..local_fields import LocalFields
 from ..methods import Method
-from ..methods.local import LocalFields
 from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference

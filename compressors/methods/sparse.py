@@ -144,7 +144,8 @@ class SparseMethod(CompressedMethod):
         tallies, ordinals, form = given.tallies, segments.places, self._selected_form
         tallies.sent[ordinals], tallies.paper_bits[ordinals] = counts, FORMS[form].paper_bits * counts
         if self.has_tau:
-            tallies.taus[ordinals] = tried
+            if policy.decides_taus:
+                tallies.taus[ordinals] = tried
             tallies.taus[ordinals[numbers]] = selected.taus
         tallies.residual_squares[ordinals[numbers]] = selected.residual_squares
         policy.note(active, counts[numbers].tolist(), iteration, known)

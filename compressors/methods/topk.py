@@ -57,6 +57,8 @@ class TopK(WholeValues):
 class _Ranks(Policy):
     """In place of tau, the share of a parameter's elements to send."""
 
+    decides_taus = False
+
     kind: Literal["ranks"] = "ranks"
     density: float
     sampled: bool

@@ -76,6 +76,8 @@ class Policy(Settings):
     makes no joint decision, and has no memory of all parameters together."""
     together: ClassVar[bool] = False
     """Whether all parameters share one memory, that of ALL."""
+    decides_taus: ClassVar[bool] = True
+    """Whether `taus` are thresholds; otherwise they are what a method selects by."""
     memory: ClassVar[type[PolicyMemory]] = PolicyMemory
     """The class of its memory of a parameter."""
 

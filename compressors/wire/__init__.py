@@ -1,1 +1,1 @@
-"""What is sent, as bytes: updates, their forms, codecs, messages, and their exchange."""
+"""What is sent, as bytes: updates, their forms, codecs and messages."""

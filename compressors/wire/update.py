@@ -14,7 +14,6 @@ from ..ops.array import Array, Numbers, host
 from ..ops.interface import Ops
 from ..ops.limits import Form, check_chunks
 from ..ops.segments import Offsets, Segments
-from .forms import FORMS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,13 +78,6 @@ class Update:
     def offsets(self) -> Offsets:
         """Where values and tables of each parameter stand."""
         return Offsets.of(self.counts, self.block)
-
-    @property
-    def paper_bits(self) -> int:
-        """Value bits of the update, as Anoosheh counts them."""
-        if FORMS[self.form].quantized:
-            return int((self.bits * self.counts).sum())
-        return FORMS[self.form].paper_bits * self.k
 
     def arrays(self) -> list[Array]:
         """All that may lie on a device."""

@@ -4,9 +4,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import CompressorConfig, read_config
 from taugrad.compressors.methods.dense import DenseSymbols
-from taugrad.compressors.methods.local import LocalFields, PatternName
+from taugrad.compressors.pattern_names import PatternName
 
 from ..config import Config
 

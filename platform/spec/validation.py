@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taugrad.compressors.exchange.sites import check_site_ranks
+from taugrad.compressors.local_fields import local_refusals
 from taugrad.compressors.methods import Method, NoCompression
-from taugrad.compressors.methods.local import local_refusals
+from taugrad.compressors.pattern_names import pattern_refusals
 
 from .synchronization import (
     AsyncSync,
@@ -94,12 +95,9 @@ def _patterns(asked: Asked) -> Iterator[str]:
             f"compressor.kind = {method.kind} with sync.{given}: its factors go through torch's own "
             "all-reduce; use sync: {mode: gradients, pattern: allgather}"
         )
-    if isinstance(mode, GradientsSync) and mode.pattern == "collective" and not method.has_fixed_size:
-        yield (
-            f"{asked.where}.pattern = collective with compressor = {method}: the size of its "
-            "messages depends on gradients; use a method that sends every element in 1, 2, 4, 8 or 16 bits, "
-            "such as linear(4) without huffman, or another pattern"
-        )
+    if not isinstance(mode, WeightsSync):  # whose own refusals have these
+        downlink: Method | None = getattr(mode, "downlink", None)
+        yield from pattern_refusals(mode.pattern_name, method, downlink, "compressor", f"{asked.where}.")
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and asked.sync.is_simulated:
         yield (
             "sync.of.pattern = collective with sync.mode = simulated: no collective can be counted there; "
@@ -116,11 +114,6 @@ def _momentum(asked: Asked) -> Iterator[str]:
             f"compressor.momentum = {momentum}: the optimizer has momentum too, it would be applied twice; "
             "add training.optimizer.momentum: 0"
         )
-    if asked.mode.pattern_name == "ring":
-        yield (
-            f"compressor.momentum = {momentum} with {asked.where}.pattern = ring: a hop also compresses "
-            "other workers' gradients; use compressor.momentum: 0, or another pattern"
-        )
 
 
 def _weights(asked: Asked) -> Iterator[str]:
@@ -131,21 +124,7 @@ def _weights(asked: Asked) -> Iterator[str]:
         )
 
 
-def _downlink(asked: Asked) -> Iterator[str]:
-    mode, where = asked.mode, asked.where
-    downlink: Method | None = getattr(mode, "downlink", None)
-    if downlink is None:
-        return
-    pattern = mode.pattern_name
-    if pattern not in ("parameter_server", "sharded", "hybrid"):
-        yield f"{where}.downlink with {pattern}: only parameter_server, sharded and hybrid send sums back"
-    if downlink.brings_exchange:
-        yield f"{where}.downlink.kind = {downlink.kind}: its factors go through torch's own all-reduce"
-    if downlink.momentum_correction:
-        yield f"{where}.downlink.momentum = {downlink.momentum_correction}: the sum already contains momentum"
-
-
-_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum, _downlink)
+_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum)
 """What a method cannot do in a mode."""
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, NonFiniteGradient, compressed_allgather
+from taugrad.compressors import CompressionState, NonFiniteGradient, compression_hook
 from taugrad.compressors.exchange.addresses import transport_of
 from taugrad.compressors.exchange.tensors import broadcast
 from taugrad.compressors.exchange.worker_group import gather_rows
@@ -57,7 +57,7 @@ class HookedGradients(OneWorker):
             self.ddp, method, pattern=pattern, sites=sites, downlink=downlink, key=key
         )
         self._refuses = spec.compressor.nonfinite == "refuse"
-        self.ddp.register_comm_hook(self.state, compressed_allgather)
+        self.ddp.register_comm_hook(self.state, compression_hook)
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         if context.observe:

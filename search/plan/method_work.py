@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, Method, PowerSGD
@@ -114,7 +114,7 @@ class Model:
         unused = self.spec.training.find_unused_parameters
         ddp = DistributedDataParallel(copy, process_group=self.alone, find_unused_parameters=unused)
         state = CompressionState(ddp, method)
-        ddp.register_comm_hook(state, compressed_allgather)
+        ddp.register_comm_hook(state, compression_hook)
         whole, compressing = [], []
         for batch in self.feed:
             self.watch.together()

@@ -20,10 +20,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.errors import CompressionError
-from taugrad.compressors.exchange.patterns import PatternName
 from taugrad.compressors.methods import Method
+from taugrad.compressors.pattern_names import PatternName
 
 Config = Mapping[str, Any] | Method | str
 Tensors = Mapping[str, Any]
@@ -207,7 +207,7 @@ class Run:
         config: Config | None,
         *,
         model: nn.Module | None = None,
-        hook: Callable[..., Any] = compressed_allgather,
+        hook: Callable[..., Any] = compression_hook,
         loss: Callable[[nn.Module, int, int], Tensor] = loss_of,
         pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,

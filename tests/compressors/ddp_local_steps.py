@@ -419,6 +419,7 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
             "ValueError: exchange = 'gradients': Input should be 'pseudo_gradients' or 'weights'",
         ),
         (local(compressor="powersgd(2)"), "ValueError: compressor.kind = powersgd: "),
+        (local(downlink="fp16"), "ValueError: downlink = fp16 with allgather: only parameter_server"),
         (local(pattern="star"), "ValueError: pattern = 'star': Input should be 'allgather', 'hierarchical'"),
         (
             local(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compress_gradients, compressed_allgather
+from taugrad.compressors import CompressionState, compress_gradients, compression_hook
 
 SEQUENCES = {
     "x x": 1,
@@ -190,7 +190,7 @@ def parameters_may_be_frozen_before_the_state_is_made_and_thawed_later() -> None
         ddp = DistributedDataParallel(model, find_unused_parameters=True)
         model.first.requires_grad_(False)
         if line is not None:
-            ddp.register_comm_hook(CompressionState(ddp, line), compressed_allgather)
+            ddp.register_comm_hook(CompressionState(ddp, line), compression_hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for step in range(4):
             model.first.requires_grad_(step > 1)
@@ -338,7 +338,7 @@ def frozen_table() -> None:
     """A sparse embedding that DDP does not reduce is no matter."""
     table = nn.Embedding(5, 2, sparse=True).requires_grad_(False)
     ddp = DistributedDataParallel(nn.Sequential(table, nn.Linear(2, 2)))
-    ddp.register_comm_hook(CompressionState(ddp, "none"), compressed_allgather)
+    ddp.register_comm_hook(CompressionState(ddp, "none"), compression_hook)
     ddp(torch.tensor([1])).sum().backward()
 
 
@@ -346,7 +346,7 @@ def frozen_table() -> None:
 def what_cannot_work_is_refused_in_one_sentence_on_every_worker() -> None:
     line, stateless = "wgt(0.01)", "must be, or hold, a model in torch.nn.parallel.Distributed"
     one, two = Run(line), Run(None)
-    two.ddp.register_comm_hook(one.state, compressed_allgather)
+    two.ddp.register_comm_hook(one.state, compression_hook)
     late = Run(line, model=Functional())
     sharded: Any = fully_shard(make_model(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     unwrapped: Any = make_model()

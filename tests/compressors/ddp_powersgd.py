@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.futures import Future
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.methods import PowerSGD, read_config
 
 STEPS = 8
@@ -66,7 +66,7 @@ class Counted(Run):
 
         def hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
             self.buckets[-1].append([state._names[id(parameter)] for parameter in bucket.parameters()])
-            return compressed_allgather(state, bucket)
+            return compression_hook(state, bucket)
 
         options = {"model": Network(), "loss": loss_of, "process_group": None, **options}
         super().__init__(line, hook=hook, **options)

@@ -12,7 +12,7 @@ from ddp import TINY_BUCKETS, Run, assert_alike, assert_same, everyone, refusal,
 from ddp_training import WGT, assert_told
 from torch import Tensor
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.exchange.carrier import Round
 from taugrad.compressors.exchange.collectives import Collectives
 from taugrad.compressors.exchange.mesh import Mesh
@@ -57,7 +57,7 @@ class HandedOver:
 def shaken(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """The hook, now and then late on some worker: messages about the buckets come in other orders."""
     sleep(random.Random(f"{dist.get_rank()} {bucket.index()} {state.totals.steps}").choice([0, 0, 0.004]))
-    return compressed_allgather(state, bucket)
+    return compression_hook(state, bucket)
 
 
 def trained(line: str, cap: float, **options: Any) -> Run:

@@ -8,7 +8,7 @@ from cases import in_turn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
@@ -87,7 +87,7 @@ def hooked(method: str) -> tuple[DistributedDataParallel, CompressionState]:
     torch.manual_seed(1)
     ddp = DistributedDataParallel(nn.Linear(30, 4))
     state = CompressionState(ddp, method)
-    ddp.register_comm_hook(state, compressed_allgather)
+    ddp.register_comm_hook(state, compression_hook)
     return ddp, state
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench import Worker
 
 from taugrad import compressors
-from taugrad.compressors import CompressionState, compressed_allgather
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.ops import ops_for
 
 pytestmark = [
@@ -94,7 +94,7 @@ def test_a_worker_on_the_gpu_keeps_the_ledger_of_one_on_the_cpu(line: str, one_w
         ddp = DistributedDataParallel(model, process_group=group)
         state = CompressionState(ddp, line)
         KEPT.append(state)
-        ddp.register_comm_hook(state, compressed_allgather)
+        ddp.register_comm_hook(state, compression_hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         factors = torch.randn(4, 620, generator=torch.Generator().manual_seed(1)) * 0.05
         for step in range(4):
@@ -119,7 +119,7 @@ def test_a_state_goes_from_the_gpu_through_a_file_to_the_cpu(
     ddp = DistributedDataParallel(model)
     state = CompressionState(ddp, line)
     KEPT.append(state)
-    ddp.register_comm_hook(state, compressed_allgather)
+    ddp.register_comm_hook(state, compression_hook)
     ddp(torch.randn(4, 30, device="cuda")).square().sum().backward()
     torch.save(state.state_dict(), tmp_path / "state.pt")
     loaded = torch.load(tmp_path / "state.pt", map_location="cpu", weights_only=True)

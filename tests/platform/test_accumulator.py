@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import Diverged
-from taugrad.compressors.exchange.patterns.base import compressed
+from taugrad.compressors.exchange.patterns.base import as_messages
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.synchronization.asynchronous.accumulator import Accumulator
@@ -31,7 +31,7 @@ LINES = [
 
 
 def sender_side(line):
-    method = compressed(read_config(line))
+    method = as_messages(read_config(line))
     return Compressor(method, Worker(CPU), Shard.whole(SIZES))
 
 

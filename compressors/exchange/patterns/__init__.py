@@ -7,21 +7,20 @@ from ...bucket.compressor import Worker
 from ...bucket.feedback import Feedback
 from ...bucket.layout import Shard, cut
 from ...methods import CompressedMethod, Method, NoCompression
-from ...methods.local import PatternName
+from ...pattern_names import PatternName, pattern_refusals
 from ..sites import Sites
 from .allgather import AllGather
 from .base import Pattern
 from .partial_sums import Ring, Sharded
 
-FIXED_SIZE = (
-    "is for methods that send every element in 1, 2, 4, 8 or 16 bits, such as linear(4), without huffman"
-)
 IN_MESSAGES = ("ring", "parameter_server", "sharded")
 """Patterns in which uncompressed gradients, too, are messages of ours, not torch's all-reduce."""
 
 
-def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]] | None) -> None:
-    """Raises ValueError where there is no such pattern, or it does not go with a method or with sites."""
+def require_fitting(
+    pattern: str, method: Method, downlink: Method | None, sites: Sequence[Sequence[int]] | None
+) -> None:
+    """Raises ValueError where there is no such pattern, or it does not go with methods or with sites."""
     names = get_args(PatternName)
     if pattern not in names:
         raise ValueError(f"pattern = {pattern!r}: must be one of {', '.join(names)}")
@@ -34,16 +33,8 @@ def require_fitting(pattern: str, method: Method, sites: Sequence[Sequence[int]]
         raise ValueError(
             f"pattern = {pattern} with {method.kind}: torch's own all-reduce exchanges it; leave out pattern"
         )
-    if pattern == "collective" and not method.has_fixed_size:
-        raise ValueError(
-            f"pattern = collective with {method}: the size of its messages depends on gradients; it "
-            f"{FIXED_SIZE}"
-        )
-    if pattern == "ring" and method.momentum_correction:
-        raise ValueError(
-            f"momentum = {method.momentum_correction} with pattern = ring: a hop compresses other workers' "
-            "gradients, too; take another pattern"
-        )
+    for problem in pattern_refusals(pattern, method, downlink, "method"):
+        raise ValueError(problem)
 
 
 def pattern_for(

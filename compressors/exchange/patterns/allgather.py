@@ -40,7 +40,7 @@ class AllGather(Pattern):
         """
         super().__init__(method, worker, sizes, feedback)
         self.shards = cut(sizes, 1)
-        (self._all,) = self._compressed(method, self.feedback)
+        (self._all,) = self._compressors(method, self.feedback)
         self._all_reduces = all_reduces
         rank = worker.rank
         hops = (sites or Sites((tuple(range(worker.workers)),))).hops

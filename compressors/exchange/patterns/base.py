@@ -55,7 +55,7 @@ class Pattern(ABC):
         """Prepares for parameters of these sizes, by default with a memory of their own."""
         self.worker, self.sizes, self.names = worker, sizes, list(sizes)
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
-        self.feedback = feedback or Feedback(compressed(method))
+        self.feedback = feedback or Feedback(as_messages(method))
         self.downlink_feedback: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
@@ -159,11 +159,11 @@ class Pattern(ABC):
         """What a sum over all workers is divided by."""
         return self.worker.workers if self.reduction == "mean" else 1
 
-    def _compressed(self, method: Method, kept: Feedback) -> list[Compressor]:
+    def _compressors(self, method: Method, kept: Feedback) -> list[Compressor]:
         """What compresses each shard by itself, with its part of what is kept."""
         is_cut = len(self.shards) > 1 and kept is self.feedback
         compressors = [
-            Compressor(compressed(method), self.worker, shard, kept, number=number if is_cut else None)
+            Compressor(as_messages(method), self.worker, shard, kept, number=number if is_cut else None)
             for number, shard in enumerate(self.shards)
         ]
         self.compressors += compressors
@@ -248,7 +248,7 @@ class Pattern(ABC):
         return [refusal for _, refusal in sorted(by_worker.items())]
 
 
-def compressed(method: Method) -> CompressedMethod:
+def as_messages(method: Method) -> CompressedMethod:
     """A method that writes messages; without compression, all parameters are exempt (sent whole)."""
     assert not method.brings_exchange, "it writes no messages"
     if isinstance(method, CompressedMethod):

@@ -24,7 +24,7 @@ from ...methods import Method
 from ...wire.message import NonFinite
 from ..carrier import Payload, Round
 from ..rounds import ExchangeRecord, Payloads, Rounds
-from .base import Pattern, RefusedUpdate, compressed
+from .base import Pattern, RefusedUpdate, as_messages
 
 
 class Ring(Pattern):
@@ -51,7 +51,7 @@ class Ring(Pattern):
         """Prepares for some parameters, by default cut into equal chunks, one for each worker."""
         super().__init__(method, worker, sizes, feedback)
         self.shards = shards or cut(sizes, worker.workers)
-        self._chunks = self._compressed(method, self.feedback)
+        self._chunks = self._compressors(method, self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
@@ -133,11 +133,11 @@ class Sharded(Pattern):
         """
         super().__init__(method, worker, sizes, feedback)
         self.shards = shards
-        self._out = self._compressed(method, self.feedback)
+        self._out = self._compressors(method, self.feedback)
         if worker.rank < len(shards):
-            self.downlink_feedback = downlink_feedback or Feedback(compressed(downlink))
+            self.downlink_feedback = downlink_feedback or Feedback(as_messages(downlink))
             self.downlink_feedback.slices |= {part.name: part for part in shards[worker.rank].slices}
-        self._downlink = self._compressed(downlink, self.downlink_feedback or self.feedback)
+        self._downlink = self._compressors(downlink, self.downlink_feedback or self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None

@@ -13,7 +13,7 @@ from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.bucket.compressor import Compressor, Worker, residual_squares
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CorruptMessage
-from taugrad.compressors.exchange.patterns.base import compressed
+from taugrad.compressors.exchange.patterns.base import as_messages
 from taugrad.compressors.methods import Method
 from taugrad.compressors.observe import GradientStatistics
 from taugrad.compressors.ops import ops_for
@@ -71,7 +71,7 @@ class AsyncWorker:
         self._penalized = penalized(replica.names, training)
         self._share = workers if method.reduction == "mean" else 1
         self.refuses = method.nonfinite == "refuse"
-        config, weights = compressed(method), replica.weights()
+        config, weights = as_messages(method), replica.weights()
         shard = Shard.whole(dict(zip(replica.names, map(Tensor.numel, weights), strict=True)))
         worker = Worker(ops_for(weights[0].device), rank, workers, hold_back_zeros)
         self.compressor = Compressor(config, worker, shard)

@@ -12,11 +12,9 @@ from pydantic import (
     WrapValidator,
 )
 
-from .base import Method, NoCompression
-from .dense import DenseMethod
-
-PatternName = Literal["allgather", "hierarchical", "ring", "parameter_server", "sharded", "collective"]
-"""Who sends to whom, of gradients as of local updates; collective is for gradients."""
+from .methods.base import Method, NoCompression
+from .methods.dense import DenseMethod
+from .pattern_names import PatternName, pattern_refusals
 
 
 def _share(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
@@ -91,10 +89,11 @@ def local_refusals(
         downlink: what sums are compressed with on their way back.
         prefix: of the fields' names in messages.
     """
-    outer, ring = fields.outer, fields.pattern == "ring"
+    outer = fields.outer
     momentum = f"compressor.momentum = {method.momentum_correction}"
     if fields.pattern == "collective":
         yield f"{prefix}pattern = collective: it is for gradients; use {prefix}pattern: sharded"
+    yield from pattern_refusals(fields.pattern, method, downlink, "compressor", prefix)
     if method.brings_exchange:
         yield f"compressor.kind = {method.kind}: its factors go through torch's own all-reduce, in DDP alone"
     if method.nonfinite == "skip":
@@ -114,13 +113,8 @@ def local_refusals(
     if method.momentum_correction and outer.momentum:
         twice = "it would be applied twice; use 0 for one"
         yield f"{momentum} with {prefix}outer.momentum = {outer.momentum}: {twice}"
-    if method.momentum_correction and ring:
-        yield (
-            f"{momentum} with {prefix}pattern = ring: a hop also compresses what other workers sent; use "
-            "compressor.momentum: 0, or another pattern"
-        )
     unsent = f"{prefix}unsent = {fields.unsent}".removesuffix(".0")
-    if fields.unsent and ring:
+    if fields.unsent and fields.pattern == "ring":
         yield (
             f"{unsent} with {prefix}pattern = ring: what a hop leaves out also "
             f"belongs to other workers; use {prefix}unsent: 0, or another pattern"

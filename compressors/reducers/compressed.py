@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from ..bucket.bucket import Bucket
 from ..bucket.compressor import Worker
 from ..bucket.feedback import Feedback
 from ..bucket.layout import cut_parameters, shards_of
@@ -35,12 +36,11 @@ from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..methods import CompressedMethod
 from ..ops import ops_for
-from ..ops.interface import Ops
 from ..ops.parts import by_parameter
 from ..ops.readback import Readback
 from ..spans import RECORDER
 from ..wire.message import VERSION
-from .base import Bucket, Fail, Options, Reducer
+from .base import Fail, Options, Reducer
 
 _Result = TypeVar("_Result")
 
@@ -56,8 +56,8 @@ class _Exchange:
     gradients: Sequence[Tensor]
     """In the order of the pattern's parameters."""
     pending: PendingRounds
-    compressed: float
-    """When its first messages were handed over, in seconds of `perf_counter`."""
+    handed_over: float
+    """When its first messages were, in seconds of `perf_counter`."""
 
     def count_layers(self, step: Step) -> None:
         """Counts what this worker sent of its own gradient, by parameter."""
@@ -91,18 +91,19 @@ class CompressedReducer(Reducer):
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
         self._downlink = options.downlink or downlink_method(config)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
-        self._slices = cut_parameters(
-            {name: parameter.numel() for name, parameter in parameters.items()}, shards
-        )
-        self.shards = self._slices
+        sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        self.shards = cut_parameters(sizes, shards)
         if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
             self.downlink_feedback = Feedback(self._downlink)
-            self.downlink_feedback.slices = self._slices[self._rank]
+            self.downlink_feedback.slices = self.shards[self._rank]
         self._patterns: dict[tuple[str, ...], tuple[Pattern, list[int]]] = {}
         """By the names in a bucket; with the index among these of each of the pattern's parameters."""
         self._used: list[Pattern] = []
         """By which patterns a step that may be skipped was exchanged."""
-        self._ops: dict[torch.device, Ops] = {}
+        self._workers_on: dict[torch.device, Worker] = {}
+        """This worker by the device of a bucket: a model may lie on several."""
+        self._readback: Readback | None = None
+        """For messages of fixed size."""
         self._carrier: Carrier | None = None
         self._collectives: Collectives | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -125,7 +126,7 @@ class CompressedReducer(Reducer):
         if self._carrier is not None or self._collectives is not None:
             return
         if self._pattern == "collective":
-            ops = self._ops_on(next(iter(self._parameters.values())).device)
+            ops = ops_for(next(iter(self._parameters.values())).device, self._options.threads)
             self._collectives, self._readback = Collectives(self._group, ops), Readback(ops)
             return
         if self._pattern == "hierarchical":
@@ -224,6 +225,7 @@ class CompressedReducer(Reducer):
     def _check(self, step: Step) -> None:
         """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
         assert self._collectives is not None
+        assert self._readback is not None
         exchanges, self._unchecked, began = self._unchecked, [], perf_counter()
         with self._on_stream(exchanges[0].bucket.buffer.device), self.reaching():
             self._readback.fetch()
@@ -272,11 +274,11 @@ class CompressedReducer(Reducer):
         pending = PendingRounds(rounds, record, carrier, f"bucket {number}", schedule)
         started = perf_counter()
         pending.begin()
-        compressed = perf_counter()
-        step.compress_s += compressed - started
-        RECORDER.add("compress", "compute", started, compressed, bucket.title)
+        handed_over = perf_counter()
+        step.compress_s += handed_over - started
+        RECORDER.add("compress", "compute", started, handed_over, bucket.title)
         self._times.began()
-        return _Exchange(bucket, pattern, in_order, gradients, pending, compressed)
+        return _Exchange(bucket, pattern, in_order, gradients, pending, handed_over)
 
     def _fill(self, exchange: "_Exchange", payloads: Payloads, refusals: Sequence[RefusedUpdate]) -> None:
         """Fills the buffer with the sum of all workers' updates, or with their mean."""
@@ -314,7 +316,15 @@ class CompressedReducer(Reducer):
             step.residual_squares += sum(tally.residual_squares for tally in sums)
             for refusal in refusals:
                 step.skip(exchange.pattern.names[refusal.ordinal], refusal.rank)
-        self._times.arrived(step, exchange.compressed, received, exchange.bucket.title)
+        record = exchange.pending.record
+        self._times.arrived(
+            step,
+            exchange.handed_over,
+            received,
+            exchange.bucket.title,
+            compressing=record.compressing,
+            decoding=[*record.decoding, (received, perf_counter())],
+        )
 
     def _pattern_of(self, bucket: Bucket) -> tuple[Pattern, list[int]]:
         """A bucket's pattern, and the index in the bucket of each of the pattern's parameters.
@@ -326,33 +336,28 @@ class CompressedReducer(Reducer):
         if key not in self._patterns:
             places = sorted(range(len(key)), key=lambda place: -self._ordinals[key[place]])
             names = [key[place] for place in places]
-            worker = Worker(
-                self._ops_on(bucket.buffer.device),
-                self._rank,
-                self._workers,
-                self._options.hold_back_zeros,
-                self._options.model_sizes,
-                None if self._collectives is None else self._readback,
-            )
             pattern = pattern_for(
                 self._pattern,
                 self._config,
                 self._downlink,
-                worker,
+                self._worker_on(bucket.buffer.device),
                 {name: self._parameters[name].numel() for name in names},
                 sites=self._sites,
-                shards=shards_of(self._slices, names),
+                shards=shards_of(self.shards, names),
                 feedback=self._feedback,
                 downlink_feedback=self.downlink_feedback,
             )
             self._patterns[key] = pattern, places
         return self._patterns[key]
 
-    def _ops_on(self, device: torch.device) -> Ops:
-        """The passes on a device; a model may lie on several."""
-        if device not in self._ops:
-            self._ops[device] = ops_for(device, self._options.threads)
-        return self._ops[device]
+    def _worker_on(self, device: torch.device) -> Worker:
+        if device not in self._workers_on:
+            options, ops = self._options, ops_for(device, self._options.threads)
+            self._workers_on[device] = Worker(
+                *(ops, self._rank, self._workers, options.hold_back_zeros, options.model_sizes),
+                self._readback,
+            )
+        return self._workers_on[device]
 
     def _valid(self, read: Callable[[], _Result]) -> _Result:
         """What is read of messages; notes as the failure that one is not valid."""
