@@ -32,6 +32,7 @@ RULES: dict[str, RuleStyle] = {
     "fp16": RuleStyle("#595959", "d"),
     "bf16": RuleStyle("#8C8C8C", "H"),
     "fp8": RuleStyle("#A89A00", ">"),
+    "random_k": RuleStyle("#B8860B", "v"),
     "sign": RuleStyle("#B35900", "s"),
     "qsgd": RuleStyle("#005C3D", "^"),
     "terngrad": RuleStyle("#6A4C93", "v"),

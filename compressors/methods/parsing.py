@@ -22,6 +22,7 @@ from .dense import DenseBFloat16, DenseEntropy, DenseFloat8, DenseFloat16, Dense
 from .natural import Natural
 from .powersgd import PowerSGD
 from .qsgd import QSGD, TernGrad
+from .random_k import RandomK
 from .sign import Sign
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 from .topk import TopK
@@ -29,9 +30,9 @@ from .topk import TopK
 RULES.add_builtin(
     *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
     *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8, Sign),
-    *(QSGD, TernGrad, Natural),
+    *(QSGD, TernGrad, Natural, RandomK),
 )
-_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked")
+_CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked", "drawn")
 """The codecs of positions."""
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
 

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ..lazy import numpy as np
+from .array import Numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,3 +34,18 @@ def bits_of(counters: Any, low: Any, high: Any) -> Any:
     h = (h ^ ((h >> 16) & 0xFFFF)) * _FIRST ^ high
     h = (h ^ ((h >> 13) & 0x7FFFF)) * _SECOND
     return h ^ ((h >> 16) & 0xFFFF)
+
+
+def positions_of(keys: NDArray[np.uint32], sizes: Numbers, counts: Numbers) -> Numbers:
+    """Positions in parameters, ascending, `counts` of `sizes` elements of each: one in each of equal strata.
+
+    Position i of a parameter is low + bits_of(i, key, 0) mod (high - low), low = floor(i size / count),
+    high = floor((i + 1) size / count).
+    """
+    owners = np.repeat(np.arange(len(sizes)), counts)
+    i = np.arange(owners.size) - (np.cumsum(counts) - counts)[owners]
+    size, count, key = sizes[owners], counts[owners], keys.view(np.int32)[owners]
+    low, high = i * size // count, (i + 1) * size // count
+    drawn = bits_of(i.astype(np.int32), key, np.int32(0)).view(np.uint32)
+    positions: Numbers = low + drawn.astype(np.int64) % (high - low)
+    return positions

@@ -13,6 +13,7 @@ from ..ops.cpu.bitpack import pack, packed_bytes, unpack
 from ..ops.cpu.bits import any_has
 from ..ops.limits import LARGEST_CHUNK
 from ..ops.segments import Segments
+from ..ops.uniform import positions_of
 from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
 from .update import Chunks, Update
@@ -193,7 +194,38 @@ class Chunked(Codec):
         return words, used
 
 
-BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked()
+class Drawn(Codec):
+    """A key and a count for each parameter, from which the reader draws the same positions at random."""
+
+    name = "drawn"
+    code = 6
+
+    def measure(self, update: Update, threads: int) -> Section | None:
+        """See `Codec.measure`."""
+        keys, counts = update.keys, update.counts
+        if keys is None or FORMS[update.form].has_tau:
+            return None
+        columns = np.concatenate([counts.astype("<u4"), keys.astype("<u4")]).view(np.uint8)
+
+        def write(out: Bytes) -> None:
+            out[:] = columns
+
+        return Section(columns.size, write)
+
+    def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
+        if head.signed:
+            raise CorruptMessage(f"drawn positions have no signs, {head.form} needs them")
+        segments, used = head.segments, 8 * len(head.segments)
+        need(body, used, "the keys of positions")
+        counts, keys = aligned(body[:used], "<u4").reshape(2, -1)
+        if (counts > segments.sizes).any() or int(counts.sum(dtype=np.int64)) != head.k:
+            raise CorruptMessage(f"positions: parameters do not send {head.k} elements")
+        counts = counts.astype(np.int64)
+        positions = np.repeat(segments.firsts, counts) + positions_of(keys, segments.sizes, counts)
+        return positions.astype(np.uint32) << np.uint32(1), used
+
+
+BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked(), Drawn()
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 DENSE = 4
 """The code of updates without positions, whose parameters are sent whole, or not at all."""

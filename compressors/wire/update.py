@@ -63,6 +63,8 @@ class Update:
     """Ranges or tables of all blocks (`forms.table_layout`)."""
     chunks: Chunks | None = None
     """What positions are regular in, in parameters of which anything is sent."""
+    keys: NDArray[np.uint32] | None = None
+    """[m], by which positions were drawn at random (`ops.uniform.positions_of`), if they were."""
 
     @property
     def n(self) -> int:

@@ -36,6 +36,7 @@ from taugrad.compressors.ops.cpu.passes import CPU
 LINES = [
     "wgt(0.02)",
     "qsgd(decay=1)",
+    "random_k(0.2)",
     "strom(density(0.1)) | golomb_rice",
     "linear(4, block=50)",
     "topk(0.2, momentum=0.5)",

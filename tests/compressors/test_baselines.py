@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import oracles
 import pytest
 import torch
 from cases import in_turn
@@ -58,14 +58,8 @@ def test_sign_is_algorithm_1(block: int) -> None:
 
 
 def uniform(seed: int, iteration: int, stream: int, name: str, position: int) -> float:
-    """As `ops.uniform` says it, in integers: MurmurHash3's finalizer between the halves of a key."""
-    head = b"".join(number.to_bytes(8, "little") for number in (seed, iteration, stream))
-    digest = blake2b(head + name.encode(), digest_size=8).digest()
-    low, high = (int.from_bytes(half, "little") for half in (digest[:4], digest[4:]))
-    h = (position * 0x9E3779B9 + low) % 2**32
-    h = ((h ^ h >> 16) * 0x85EBCA6B % 2**32) ^ high
-    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
-    return ((h ^ h >> 16) >> 8) / 2**24
+    """The random number of an element."""
+    return (oracles.hashed(position, *oracles.key_of(seed, iteration, stream, name)) >> 8) / 2**24
 
 
 def levels(scale: float, s: int, x: F32, u: float) -> F32:
@@ -167,6 +161,51 @@ def test_a_slice_of_a_parameter_is_rounded_as_in_the_whole() -> None:
         one.total([one.read(one.compress([given], 2).payload)], 1, total)
         totals.append(total)
     assert torch.equal(totals[0][64:104], totals[1])
+
+
+# Random-k: its transcription is `oracles.drawn`, to which test_methods.py compares it.
+
+
+def test_all_workers_draw_the_same_elements_and_new_ones_in_each_iteration() -> None:
+    def words(rank: int, iteration: int, seed: int) -> list[int]:
+        method: Any = read_config(f"random_k(0.1, seed={seed})")
+        one = Compressor(method, compressor.Worker(CPU, rank), Shard.whole({"a": 300, "b": 300}))
+        given = [torch.from_numpy(random_gradients(rank, (300,))[0]) for _ in range(2)]
+        (update,) = one.read(one.compress(given, iteration).payload)
+        found: list[int] = update.words.tolist()
+        return found
+
+    assert words(0, 3, 0) == words(1, 3, 0)
+    assert len({tuple(words(0, *one)) for one in ((3, 0), (4, 0), (3, 1))}) == 3
+    found = np.array(words(0, 3, 0)) >> 1
+    assert (found[:30] + 300 != found[30:]).any()
+    strata, often = np.zeros(30, np.int64), np.zeros(300, np.int64)
+    for iteration in range(300):
+        positions = np.array(words(0, iteration, 0)[:30]) >> 1
+        strata += np.bincount(positions // 10, minlength=30)
+        often += np.bincount(positions, minlength=300)
+    assert (strata == 300).all()
+    assert often.min() > 8
+    assert often.max() < 60
+
+
+def test_positions_take_a_key_and_a_count() -> None:
+    (payload,) = Worker("random_k(0.1)", (5000, 3000)).step(random_gradients(0, (5000, 3000))).payloads
+    assert len(payload) == 28 + 2 * 8 + 4 * 800
+
+
+def test_a_sum_of_updates_is_sent_whole() -> None:
+    """What partial sums rely on: the same choice again takes all that was chosen before."""
+    method: Any = read_config("random_k(0.05)")
+    workers = [Compressor(method, compressor.Worker(CPU, rank), Shard.whole({"a": 400})) for rank in range(4)]
+    total = torch.empty(400)
+    for iteration in range(3):
+        sent = [one.read(one.compress([torch.randn(400)], iteration).payload) for one in workers[:3]]
+        workers[3].total(sent, 1, total)
+        again = torch.empty(400)
+        workers[3].total([workers[3].read(workers[3].compress([total.clone()], iteration).payload)], 1, again)
+        assert torch.equal(again, total)
+        assert not workers[3].feedback.residuals["a"].any()
 
 
 # Bytes that never change.

@@ -89,7 +89,7 @@ def fit(given: dict[str, Any]) -> bool:
     """Whether fields go together, by docs/methods and not by the models."""
     kind, codec, symbols = (given.get(name, "auto") for name in ("kind", "codec", "symbols"))
     quantizer = given.get("quantize", {"kind": "quantile"} if kind == "chunked_topk" else None)
-    if kind in ("wgt", "topk", "chunked_topk"):
+    if kind in ("wgt", "topk", "chunked_topk", "random_k"):
         has_symbols = quantizer is not None and quantizer["kind"] not in ("fp16", "bf16")
         if (symbols != "auto" and not has_symbols) or (codec == "raw" and quantizer is not None):
             return False

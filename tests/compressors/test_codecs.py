@@ -125,11 +125,15 @@ def test_codes_of_symbols_are_for_the_bucket_or_for_each_parameter_as_is_shorter
 @in_turn("codec", [codec.name for codec in BUILTIN])
 @every_form
 def test_a_codec_refuses_to_write_what_it_cannot(codec: str, form: Form) -> None:
-    for kind in ("packed32", "chunked", "every"):
+    for kind in ("packed32", "chunked", "drawn", "every"):
         if kind == "every" and form not in WITHOUT_TAU:
             continue
         update = random_update(kind, form, 30, 7, np.random.default_rng(0))
-        if kind != "every" and form in FORMS_OF[codec] and (codec != "chunked" or kind == "chunked"):
+        if (
+            kind != "every"
+            and form in FORMS_OF[codec]
+            and (codec not in ("chunked", "drawn") or codec == kind)
+        ):
             messages.write(update, codec)
             continue
         with pytest.raises(ValueError, match=f"{codec} cannot write"):

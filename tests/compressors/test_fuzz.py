@@ -52,13 +52,14 @@ def method_lines() -> list[str]:
     lines = [f"{CHUNKS} | {codec}" for codec in (*POSITIONS, "chunked")]
     lines += [f"{rule}(0.7) | {codec}" for rule in ("wgt", "bgt", "strom") for codec in (*POSITIONS, "raw")]
     lines += [f"qgt(0.1) | {codec} | {symbols}" for codec in POSITIONS for symbols in ("raw", "huffman")]
-    lines += ["qgt(0.1) | raw"]
+    lines += ["qgt(0.1) | raw", "random_k(0.2) | drawn"]
     for quantizer in (*QUANTIZERS, "fp16", "bf16"):
         choices = [""] if quantizer in ("fp16", "bf16") else [" | raw", " | huffman"]
         for symbols in choices:
             lines += [f"wgt(0.7) | {quantizer} | {codec}{symbols}" for codec in POSITIONS]
             lines += [f"{CHUNKS.replace(', quantize=None', '')} | {quantizer} | chunked{symbols}"]
             lines += [f"{quantizer}{symbols}"]
+            lines += [f"random_k(0.3) | {quantizer} | drawn{symbols}"]
     lines += [f"linear(3, {EXEMPT})", f"wgt(0.7, {EXEMPT})", "bgt(layers(0.7, patterns={'p1': 0.9}))"]
     return lines
 
@@ -294,7 +295,10 @@ def test_damaged_messages_of_every_format_are_refused_or_valid() -> None:
     sparse = [(form, codec) for form in GRADIENT_FORMS for codec in POSITIONS]
     sparse += [(form, "raw") for form in GRADIENT_FORMS if FORMS[form].dense_dtype]
     whole = [
-        (form, codec) for form in GRADIENT_FORMS if not FORMS[form].has_tau for codec in ("every", "chunked")
+        (form, codec)
+        for form in GRADIENT_FORMS
+        if not FORMS[form].has_tau
+        for codec in ("every", "chunked", "drawn")
     ]
     assert {codec for _, codec in sparse + whole} == {"every", *(codec.name for codec in BUILTIN)}
     expected = {f"{form} {codec}" for form, codec in sparse + whole}

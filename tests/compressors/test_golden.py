@@ -38,6 +38,7 @@ TAUS = "00 00 80 3e 00 00 00 3f"
 # 1, 1, 0 0 0 1 = 0x23. Without signs the fields are 1, 0, 1 = 0x05.
 # chunked positions (1, 7, 10; one of each chunk of 4 in parameters of 4 and 7): u32 chunk, u32 keep, 03: both
 # parameters are sent, then the indices 1, 3, 2 in 2 bits each, 1 + (3 << 2) + (2 << 4) = 0x2d.
+# drawn positions: 2 and 1 elements by the keys 1 and 4.
 # every: nothing where both parameters are sent whole; 02, the second one alone.
 # raw: all elements, of f32, int8 or int16.
 SIGNED, UNSIGNED = "02 00 00 00 05 00 00 00 14 00 00 00", "02 00 00 00 04 00 00 00 14 00 00 00"
@@ -49,6 +50,7 @@ POSITIONS = {
     ("golomb_rice", True): "0e 0a 00 00 00 02 00 26 23",
     ("golomb_rice", False): "0e 0a 00 00 00 02 00 05 23",
     ("chunked", False): "04 00 00 00 01 00 00 00 03 2d",
+    ("drawn", False): "02 00 00 00 01 00 00 00 01 00 00 00 04 00 00 00",
     ("every", False): "",
     ("every the second", False): "02",
 }
@@ -138,7 +140,8 @@ def golden_update(form: Form, codec: str, symbols: str = "raw") -> Update:
     segments = segments_of(sizes)
     words = np.array(positions, np.uint32) << np.uint32(1) | signs
     taus = np.array([0.25, 0.5], np.float32) if FORMS[form].has_tau else None
-    return Update(form, segments, words, segments.counts_of(words), taus=taus, chunks=chunks, **values)
+    drawn = {"chunks": chunks, "keys": np.array([1, 4], np.uint32)}
+    return Update(form, segments, words, segments.counts_of(words), taus=taus, **drawn, **values)
 
 
 def golden(form: Form, codec: str, flags: int, bits: int, n: int, body: str, k: int = 3) -> bytes:

@@ -14,6 +14,7 @@ from workbench import SIZES, Step, Worker, random_gradients, with_fields
 from taugrad.compressors.fields import QUANTIZERS, RULES
 from taugrad.compressors.methods import QuantizedGradient, read_config
 from taugrad.compressors.methods.chunked_topk import ChunkedTopK
+from taugrad.compressors.methods.random_k import RandomK
 from taugrad.compressors.methods.topk import TopK
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
@@ -33,8 +34,13 @@ def groupings(count: int) -> list[list[list[int]]]:
     return [[list(range(count))], [[i] for i in range(count)], [reverse[:2], reverse[2:]], [reverse]]
 
 
-def selected(config: Any, residual: Floats, gradient: Floats, tau: float) -> oracles.Sent:
+def selected(
+    config: Any, residual: Floats, gradient: Floats, tau: float, name: str, iteration: int
+) -> oracles.Sent:
     """What a sparse method takes out of one parameter."""
+    if isinstance(config, RandomK):
+        key, _ = oracles.key_of(config.seed, iteration, 0, name)
+        return oracles.drawn(residual, gradient, max(1, int(config.density * residual.size)), key)
     if isinstance(config, ChunkedTopK):
         return oracles.largest_of_chunks(residual, gradient, config.chunk, config.keep)
     if isinstance(config, TopK) and not config.sampled:
@@ -65,7 +71,7 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
             if not hasattr(config, "codec") and not hasattr(config, "quantize"):
                 due = quantized(config, kept[i], gradient, f"p{i}", seed)
             else:
-                sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0)
+                sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0, f"p{i}", seed)
                 due, amounts = np.zeros_like(gradient), sent.amounts
                 if getattr(config, "quantize", None) is not None and sent.positions.size:
                     amounts = quantized(config.quantize, np.zeros_like(amounts), amounts)

@@ -14,6 +14,7 @@ from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.limits import Form
 from taugrad.compressors.ops.segments import Offsets, Segments
+from taugrad.compressors.ops.uniform import positions_of
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
@@ -88,12 +89,18 @@ def cut(n: int, rng: np.random.Generator) -> Segments:
 def random_update(
     codec: str, form: Form, n: int, k: int, rng: np.random.Generator, segments: Segments | None = None
 ) -> Update:
-    """A valid update of the kind that a codec is for: k of n elements; or whole parameters; or by chunks."""
+    """A valid update of the kind that a codec is for: k of n elements; or whole parameters, chunks, keys."""
     segments = cut(n, rng) if segments is None else segments
     if codec == "every":
         counts = np.where(rng.random(len(segments)) < 0.8, segments.sizes, 0)
         return Update(form, segments, None, counts, **random_values(form, counts, rng))
     chunks = None
+    if codec == "drawn":
+        keys = rng.integers(0, 1 << 32, len(segments), np.uint32)
+        counts = np.minimum(segments.sizes, rng.integers(0, k + 1, len(segments)))
+        positions = np.repeat(segments.firsts, counts) + positions_of(keys, segments.sizes, counts)
+        words = positions.astype(np.uint32) << np.uint32(1)
+        return Update(form, segments, words, counts, keys=keys, **random_values(form, counts, rng))
     if codec == "chunked":
         chunk = 1 << int(rng.integers(1, 17))
         chunks = Chunks(chunk, int(rng.integers(1, chunk + 1)))
@@ -169,6 +176,9 @@ def check_rewritten(update: Update, data: bytes | bytearray) -> None:
     codec = "auto" if data[4] == DENSE else codec_by_code(data[4]).name
     if codec == "chunked":
         update.chunks = Chunks(*struct.unpack_from("<II", data, HEADER_BYTES))
+    if codec == "drawn":
+        m = len(update.segments)
+        update.keys = np.frombuffer(data, "<u4", m, HEADER_BYTES + 4 * m)
     again = message.read(message.write_all([(update, codec)], "auto"), update.segments)
     assert (again.form, again.counts.tolist()) == (update.form, update.counts.tolist())
     assert again.words is None or np.array_equal(again.words, update.words)

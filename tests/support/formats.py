@@ -15,16 +15,17 @@ FORMS_OF: dict[str, tuple[Form, ...]] = {
     "raw": ("bgt", "qgt", "strom", "f32"),
     "chunked": WITHOUT_TAU,
     "every": WITHOUT_TAU,
+    "drawn": WITHOUT_TAU,
 }
-"""What each codec can write: raw where a zero says "not sent", chunked where no sign stands apart; `every`
-stands for parameters that are sent whole."""
+"""What each codec can write: raw where a zero says "not sent", chunked and drawn where no sign stands apart;
+`every` stands for parameters that are sent whole."""
 
 CODECS = (*(codec.name for codec in BUILTIN), "every")
 FORMATS = [(codec, form) for codec in CODECS for form in FORMS_OF[codec]]
 
 FORM_CODE = {"bgt": 2, "qgt": 3, "strom": 4, "f32": 5, "fp16": 6, "bf16": 7, "fp8": 8, "linear": 9}
 FORM_CODE |= {"quantile": 10, "steps": 11, "bits": 12, "patch": 13}
-CODEC_CODE = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 4, "chunked": 5}
+CODEC_CODE = {"raw": 0, "packed32": 1, "bitmap": 2, "golomb_rice": 3, "every": 4, "chunked": 5, "drawn": 6}
 HUFFMAN, OWN_CODES, OWN_TAUS, REFUSAL = 1, 2, 4, 128
 """Codes and flags of the header, by docs/reference/messages.md; they never change."""
 

@@ -24,7 +24,10 @@ METHODS: dict[str, int | None] = {
     "topk(0.05, warmup=warmup(4, stages=2), momentum=0.9)": 32,
     "chunked_topk(8, chunk=64)": 2,
     "chunked_topk(4, chunk=32, quantize=None, decay=1) | chunked": 32,
+    "random_k(0.1)": 32,
+    "random_k(0.3, momentum=0.5, seed=2) | golomb_rice": 32,
     # Sparse, then quantized.
+    "random_k(0.2) | linear(4)": 4,
     "wgt(0.02) | linear(4, block=32) | golomb_rice | huffman": 4,
     "wgt(0.02) | quantile(3, block=64) | golomb_rice": 3,
     "wgt(density(0.2)) | entropy": None,
@@ -63,6 +66,7 @@ METHODS: dict[str, int | None] = {
 CONSERVING = (
     "qgt(layers(0.001, patterns={'*bias': 0.002}))",
     "topk(0.1)",
+    "random_k(0.1)",
     "chunked_topk(8, chunk=64, decay=1)",
     "wgt(0.001) | quantile(3, block=64)",
     "linear(4)",
@@ -89,6 +93,8 @@ ALONE = {
     "topk": "topk(0.05)",
     "topk, sampled": "topk(0.05, sampled=True)",
     "topk, linear": "topk(0.2) | linear(4, block=16)",
+    "random_k": "random_k(0.1)",
+    "random_k, linear": "random_k(0.2, seed=1) | linear(4, block=16)",
     "wgt, linear": "wgt(0.5) | linear(3, block=50) | golomb_rice | huffman",
     "wgt, quantile": "wgt(0.5) | quantile(3, block=32) | bitmap | raw",
     "wgt, entropy": "wgt(0.5) | entropy(2)",

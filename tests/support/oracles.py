@@ -3,6 +3,7 @@
 import math
 from bisect import bisect
 from fractions import Fraction
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +89,33 @@ def largest_of_chunks(residual: Floats, gradient: Floats, chunk: int, keep: int)
     kept = np.where(finite, a, residual)
     kept[hit] = 0
     return Sent(kept, hit, a[hit] + F32(0), a[hit] < 0, not finite.all(), float(SMALLEST_TAU))
+
+
+def hashed(counter: int, low: int, high: int) -> int:
+    """As `ops.uniform.bits_of` says it, in integers: MurmurHash3's finalizer, half of the key xored in."""
+    h = (counter * 0x9E3779B9 + low) % 2**32
+    h = ((h ^ h >> 16) * 0x85EBCA6B % 2**32) ^ high
+    h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+    return h ^ h >> 16
+
+
+def key_of(seed: int, iteration: int, stream: int, name: str) -> tuple[int, int]:
+    """As `ops.uniform.keys_of` says it."""
+    head = b"".join(number.to_bytes(8, "little") for number in (seed, iteration, stream))
+    digest = blake2b(head + name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def drawn(residual: Floats, gradient: Floats, k: int, key: int) -> Sent:
+    """One element at random in each of k equal strata."""
+    a, finite = _sums(residual, gradient)
+    hit = []
+    for i in range(k):
+        low, high = i * a.size // k, (i + 1) * a.size // k
+        hit.append(low + hashed(i, key, 0) % (high - low))
+    kept, at = np.where(finite, a, residual), np.array(hit)
+    kept[at] = 0
+    return Sent(kept, at, a[at], a[at] < 0, not finite.all(), float(SMALLEST_TAU))
 
 
 class Quantized(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 FORMS = ["", "wgt", "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile"]
-CODECS = ["raw", "packed32", "bitmap", "golomb_rice", "every", "chunked"]
+CODECS = ["raw", "packed32", "bitmap", "golomb_rice", "every", "chunked", "drawn"]
 WITH_TAU = ("bgt", "qgt", "strom")
 QUANTIZED = ("linear", "quantile", "fp8")
 F32 = np.float32
@@ -357,12 +357,30 @@ def every(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], l
     return positions, [0] * k
 
 
+def drawn(body: Body, form: str, sizes: list[int], k: int) -> tuple[list[int], list[int]]:
+    require(form not in WITH_TAU, "drawn of this form")
+    counts, keys = body.unpack("I", len(sizes)), body.unpack("I", len(sizes))
+    positions, first = list[int](), 0
+    for size, count, key in zip(sizes, counts, keys, strict=True):
+        require(count <= size, "more than all elements")
+        for i in range(count):
+            low, high = i * size // count, (i + 1) * size // count
+            h = (i * 0x9E3779B9 + key) % 2**32
+            h = (h ^ h >> 16) * 0x85EBCA6B % 2**32
+            h = (h ^ h >> 13) * 0xC2B2AE35 % 2**32
+            positions.append(first + low + (h ^ h >> 16) % (high - low))
+        first += size
+    require(len(positions) == k, "k")
+    return positions, [0] * k
+
+
 READERS = {
     "packed32": packed32,
     "bitmap": bitmap,
     "golomb_rice": golomb_rice,
     "chunked": chunked,
     "every": every,
+    "drawn": drawn,
 }
 
 
