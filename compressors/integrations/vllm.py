@@ -33,10 +33,18 @@ if TYPE_CHECKING:
 def register() -> None:
     """Makes the backend "taugrad" known to vLLM, in each of its processes."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: PLC0415
+    from vllm.v1.worker.worker_base import WorkerBase  # noqa: PLC0415
 
     if "taugrad" not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine("taugrad", __name__, "TaugradEngine")
+        WorkerBase.served_weights = _served_weights
         _keep_plain_weights()
+
+
+def _served_weights(worker: Any) -> list[Any] | None:
+    """What `/collective_rpc` asks for: number, digest, and up to which number this rank has fetched."""
+    reader = getattr(worker.weight_transfer_engine, "reader", None)
+    return reader and [reader.number, f"{reader.digest:016x}", reader.fetched]
 
 
 def _keep_plain_weights() -> None:

@@ -15,16 +15,16 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from ..errors import CorruptMessage
 from ..patches.store import File, Store, log
-from ..patches.stream import complete, summary_of
+from ..patches.stream import complete, number_of
 
-_RETRY_S = 10.0
+_RETRY_S = 30.0
 """Seconds until requests wait again for files that have led nowhere."""
+_SERVED = {"method": "served_weights"}
 
 
 class VllmServer:
-    """A server, and the number that it was last brought to."""
+    """A server, and what it was last seen to serve."""
 
     def __init__(self, url: str, place: str, **init_info: Any) -> None:
         """Names a server and a stream.
@@ -35,9 +35,10 @@ class VllmServer:
             init_info: see `InitInfo`.
         """
         self._url, self._store, self._init_info = url.rstrip("/"), Store(place), init_info | {"place": place}
+        self._number: int | None = None
         self._version = ""
         self._left: tuple[dict[str, File], float] = {}, 0.0
-        """The files among which nothing led on, and until when they are left alone."""
+        """The files that did not lead on, and until when they are left alone."""
 
     def follow(self, mode: str = "wait") -> str | None:
         """Brings the server to the newest number that it can reach.
@@ -50,43 +51,69 @@ class VllmServer:
             Number and digest, as `/weight_info` says them, if they are new.
 
         Raises:
-            OSError: the server does not answer.
+            FileNotFoundError: nothing is published.
+            OSError: the server does not answer, or refuses.
         """
         files = self._store.files()
-        sets = complete(iter(files))
-        if not sets:
+        newest = max((number for _, number in complete(iter(files))), default=None)
+        if newest is None:
+            raise FileNotFoundError(f"nothing is published in {self._store.place}")
+        said = self._call("GET", "weight_info")["weight_version"]
+        if said == self._version and (self._number == newest or self._is_left(files)):
             return None
-        numbers = sorted({number for _, number in sets}, reverse=True)
-        served = self._call("GET", "weight_info")["weight_version"]
-        reached = int(served.partition("-")[0]) if served[:1].isdigit() else None
-        if served != self._version or reached is None:  # a server that has started, or started again
-            self._call("POST", "init_weight_transfer_engine", {"init_info": self._init_info})
-            self._version = served
-        is_left = self._left[0] == files and time.monotonic() < self._left[1]
-        if reached in numbers[:1] or (is_left and reached is not None):
-            return None
+        number, digest, fetched = self._served()
+        if number == newest:
+            return self._say(number, digest, said)
+        if number is not None and fetched is not None and fetched <= number < newest:
+            return None  # requests do not wait while it fetches
         self._call("POST", f"pause?mode={mode}")
         try:
-            for number in numbers:
-                if number == reached:
-                    break
-                names = sets.get(("patch", number)) or sets["safetensors", number]
-                try:
-                    version = f"{number}-{summary_of(self._store, names, files).digest:016x}"
-                    self._call("POST", "start_weight_update")
-                    self._call("POST", "update_weights", {"update_info": {"number": number}})
-                except (urllib.error.HTTPError, CorruptMessage, FileNotFoundError) as problem:
-                    log.warning("%s stays: %s", self._url, reason(problem))
-                    with suppress(urllib.error.HTTPError):  # of several ranks, all but one are in an update
-                        self._call("POST", "finish_weight_update")
-                    continue
-                self._call("POST", "finish_weight_update", {"weight_version": version})
-                self._version = version
-                return version
+            problem = self._update()
+            version = self._say(*self._served()[:2], said)
         finally:
             self._call("POST", "resume")
-        self._left = files, time.monotonic() + _RETRY_S
+        if problem is not None:
+            if self._number == number:
+                self._left = self._leading(files), time.monotonic() + _RETRY_S
+            raise problem
+        return version
+
+    def _served(self) -> tuple[int | None, str, int | None]:
+        """See `EngineReader`: number and digest of what runs, and up to which number it has fetched."""
+        if (served := self._call("POST", "collective_rpc", _SERVED)["results"][0]) is None:
+            self._call("POST", "init_weight_transfer_engine", {"init_info": self._init_info})
+            served = self._call("POST", "collective_rpc", _SERVED)["results"][0]
+        number, digest, fetched = served
+        return number, digest, fetched
+
+    def _say(self, number: int | None, digest: str, said: str) -> str | None:
+        """Has `/weight_info` say what is served; returns it if it is new."""
+        self._number = number
+        self._version = "unknown" if number is None else f"{number}-{digest}"
+        if self._version == said:
+            return None
+        self._call("POST", "update_weight_version", {"new_version": self._version})
+        return self._version
+
+    def _update(self) -> urllib.error.HTTPError | None:
+        """Has the engine go as far as files lead; returns the server's refusal."""
+        self._call("POST", "start_weight_update")
+        try:
+            self._call("POST", "update_weights", {"update_info": {"number": "newest"}})
+        except urllib.error.HTTPError as problem:
+            with suppress(urllib.error.HTTPError):  # of several ranks, all but one are in an update
+                self._call("POST", "finish_weight_update")
+            return problem
+        self._call("POST", "finish_weight_update")
         return None
+
+    def _leading(self, files: dict[str, File]) -> dict[str, File]:
+        """The files by which the server can go on: the next patch, and snapshots."""
+        due = -1 if self._number is None else self._number + 1
+        return {n: f for n, f in files.items() if n.endswith(".safetensors") or number_of(n) == due}
+
+    def _is_left(self, files: dict[str, File]) -> bool:
+        return self._left[0] == self._leading(files) and time.monotonic() < self._left[1]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = json.dumps(body or {}).encode() if method == "POST" else None
@@ -115,13 +142,16 @@ def main() -> None:
         "--verify-every", type=int, help="updates after which the digest of what runs is compared"
     )
     given = parser.parse_args()
-    server = VllmServer(given.url, given.place, verify_every=given.verify_every)
+    server, said = VllmServer(given.url, given.place, verify_every=given.verify_every), ""
     while True:
         try:
             if version := server.follow(given.mode):
                 print(version, flush=True)
+                said = ""
         except (OSError, http.client.HTTPException) as problem:  # the next round tries again
-            log.warning("%s: %s", given.url, reason(problem))
+            if (now := reason(problem)) != said:
+                log.warning("%s: %s", given.url, now)
+            said = now
         time.sleep(given.every)
 
 

@@ -24,6 +24,8 @@ from .weights import Entry, entries_of, factor_of, require_fit
 Result = TypeVar("Result")
 Gather = Callable[[bytes], list[bytes]]
 """Returns what each rank has given it, on all of them."""
+_PARSING = threading.Lock()
+"""CPython's AST constructor counts its depth across threads, and fails where they do not agree."""
 _AHEAD = 16
 """Patches that are fetched before an update asks for them."""
 
@@ -43,7 +45,9 @@ def on_all(gather: Gather | None, work: Callable[[], Result]) -> list[Result]:
     mine = problem and (str(problem) if known else f"{type(problem).__name__}: {problem}"), result
     results: list[Any] = [mine]
     if gather is not None:
-        results = [literal_eval(text.decode()) for text in gather(repr(mine).encode())]
+        texts = [text.decode() for text in gather(repr(mine).encode())]
+        with _PARSING:
+            results = [literal_eval(text) for text in texts]
     failed = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(results) if text]
     if failed:
         raise EngineRefused("; ".join(failed)) from problem
@@ -57,6 +61,14 @@ class DecodedPatch(NamedTuple):
     steps: list[Steps]
     before: int
     after: Summary
+
+
+class Staged(NamedTuple):
+    """What a patch does to this rank's memory, computed while the engine serves."""
+
+    patch: DecodedPatch
+    writes: list[Write]
+    changes: Sums
 
 
 class Refusal(NamedTuple):
@@ -117,7 +129,12 @@ class EngineReader(StreamReader):
         self._at, about = on_all(gather, self._recognize)[0]
         self._weights = Summary(*about)
         self.number = self._at
+        self.fetched: int | None = None
+        """The newest number at the thread's last look, behind which nothing is left to fetch."""
         self._ahead, self._ended = dict[tuple[str, ...], DecodedPatch](), threading.Event()
+        self._staged: Staged | None = None
+        self._changing = threading.Lock()
+        """Held while memory changes, and while a patch is staged."""
         if poll_s is not None:
             threading.Thread(target=self._poll, args=(poll_s,), name="taugrad-fetch", daemon=True).start()
 
@@ -153,7 +170,8 @@ class EngineReader(StreamReader):
                 break
         due = newest if number is None else number
         if self.number is None or (self.number != due and (number is not None or self.number == began)):
-            reason = reason or f"no files lead there; the newest number is {newest}"
+            left_out = [name for name in self._left_out if number_of(name) > (self.number or 0)]
+            reason = reason or f"no files lead there; the newest number is {newest}; left out: {left_out}"
             served = f"number {self.number}, digest {self.digest:016x}, is served"
             raise EngineRefused(f"{self._store.place}: number {due} is not reached: {reason}; {served}")
         if self.number != began:
@@ -220,10 +238,11 @@ class EngineReader(StreamReader):
 
         refusals = (Refusal(*refused) for refused in on_all(self._gather, fetch) if refused)
         refusal = next(refusals, None)
-        if not refusal and is_snapshot:
-            self._replace(*fetched[0])
-        elif not refusal:
-            refusal = self._step(plan, fetched[0])
+        with self._changing:
+            if not refusal and is_snapshot:
+                self._replace(*fetched[0])
+            elif not refusal:
+                refusal = self._step(plan, fetched[0])
         if refusal:
             for name in refusal.names:
                 if name in self._files:
@@ -271,26 +290,33 @@ class EngineReader(StreamReader):
                         "", f"{name} and {owner} are one tensor in the engine, and become two"
                     )
 
+    def _stage(self, patch: DecodedPatch) -> Staged:
+        """Computes what a patch for the weights that run changes; writes nothing."""
+        writes, sums = list[Write](), list[Sums]()
+        for row, steps in zip(patch.rows, patch.steps, strict=True):
+            for name in row.names if steps.positions.size else ():
+                some, changes = self._tensors[name].step(row, steps)
+                writes.extend(some)
+                sums.append(changes)
+        return Staged(patch, writes, merge(sums, add=True))
+
     def _step(self, plan: Sequence[Link], patches: Sequence[DecodedPatch]) -> Refusal | None:
         done, summary = list[Write](), self._weights
         try:
             for (_, names), patch in zip(plan, patches, strict=True):
-                writes = list[Write]()
+                staged = list[Staged]()
 
-                def take(patch: DecodedPatch = patch, writes: list[Write] = writes) -> Sums:
-                    sums = list[Sums]()
-                    for row, steps in zip(patch.rows, patch.steps, strict=True):
-                        for name in row.names if steps.positions.size else ():
-                            some, changes = self._tensors[name].step(row, steps)
-                            writes.extend(some)
-                            sums.append(changes)
-                    return merge(sums, add=True)
+                def take(patch: DecodedPatch = patch, staged: list[Staged] = staged) -> Sums:
+                    early = self._staged
+                    staged.append(early if early and early.patch is patch else self._stage(patch))
+                    return staged[0].changes
 
                 changes = merge(on_all(self._gather, take))
                 if (digest := (summary.digest + self._total(changes)) % 2**64) != patch.after.digest:
                     raise _Refused(names, f"it leads to {digest:016x}, and says {patch.after.digest:016x}")
                 summary = patch.after
-                for write in writes:
+                self._staged = None
+                for write in staged[0].writes:
                     done.append(write)
                     write.apply()
         except BaseException as problem:
@@ -330,6 +356,7 @@ class EngineReader(StreamReader):
         return entries, after
 
     def _replace(self, entries: Mapping[str, Entry], after: Summary) -> None:
+        self._staged = None
         for name, tensor in self._tensors.items():
             whole = entries[name].local.reshape(-1)
             if tensor.copy is not None:
@@ -343,12 +370,18 @@ class EngineReader(StreamReader):
         """Fetches what comes next, on a thread of its own; what cannot be read is the next update's."""
         store = Store(self._store.place)
         while not self._ended.wait(poll_s):
-            with suppress(Exception):
+            try:
                 sets, number = complete(iter(store.files())), self._at
                 while number is not None and ("patch", number + 1) in sets and len(self._ahead) < _AHEAD:
                     number += 1
                     if (names := tuple(sets["patch", number])) not in self._ahead:
-                        self._ahead[names] = _decode(store, names, 1)
+                        self._ahead[names] = patch = _decode(store, names, 1)
+                        with self._changing, torch.no_grad():
+                            if self._at == number - 1:
+                                self._staged = self._stage(self._fitting(patch, self.digest))
+                self.fetched = max((number for _, number in sets), default=None)
+            except Exception:
+                self.fetched = None
 
 
 def _decode(store: Store, names: Sequence[str], threads: int) -> DecodedPatch:

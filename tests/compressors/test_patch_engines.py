@@ -169,6 +169,8 @@ def test_memory_is_that_of_an_engine_that_has_loaded_the_number(ranks: int, tmp_
                 (follower / path.name).write_bytes(path.read_bytes())
         if last == 0:
             group.follow(follower, poll_s=0.001, verify_every=1)
+        while any(engine.reader.fetched != last for engine in group.engines):
+            time.sleep(0.001)
         assert group.update() == last
         assert group.has(states[last])
     assert group.verify() == group.engines[0].reader.digest

@@ -11,23 +11,24 @@ import pytest
 import torch
 
 from taugrad.compressors import PatchWriter
-from taugrad.compressors.integrations.vllm_server import VllmServer
-from taugrad.compressors.patches import listing
+from taugrad.compressors.integrations.vllm_server import VllmServer, reason
 
 
 class Server(ThreadingHTTPServer):
     """The state that vLLM's routes for weights have, and the numbers that the engine refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path) -> None:
         super().__init__(("127.0.0.1", 0), Routes)
+        self.place = place
         self.refused = set[int]()
         self.start_again()
 
     def start_again(self) -> None:
         self.version, self.number = "default", -1
         self.ready = self.updates = self.paused = False
+        self.fetched = None
 
-    def route(self, path: str, body: dict[str, Any]) -> None:
+    def route(self, path: str, body: dict[str, Any]) -> Any:
         """Raises AssertionError where vLLM would answer 500."""
         if path == "init_weight_transfer_engine":
             self.ready = True
@@ -35,16 +36,28 @@ class Server(ThreadingHTTPServer):
             assert not self.updates, "a weight update is already active"
             self.updates = True
         elif path == "update_weights":
-            number = body["update_info"]["number"]
+            assert body["update_info"] == {"number": "newest"}
             assert self.ready, "init_weight_transfer_engine must be called first"
             assert self.paused
-            assert number not in self.refused, f"number {number} is not reached"
-            self.number = number
+            self.updates, began = False, self.number
+            published = {int(name.name[:10]) for name in self.place.glob("0*")}
+            reached = {n for n in published - self.refused if began is None or n > began}
+            assert reached, f"number {max(published)} is not reached"
+            self.number = max(reached)
+            self.updates = True
         elif path == "finish_weight_update":
             assert self.updates, "no weight update is active"
-            self.updates, self.version = False, body.get("weight_version", self.version)
+            self.updates = False
+        elif path == "update_weight_version":
+            self.version = body["new_version"]
+        elif path == "collective_rpc":
+            assert body == {"method": "served_weights"}
+            return {
+                "results": [[self.number, f"{self.number or 0:016x}", self.fetched] if self.ready else None]
+            }
         elif path in ("pause?mode=wait", "resume"):
             self.paused = path != "resume"
+        return {}
 
 
 class Routes(BaseHTTPRequestHandler):
@@ -56,11 +69,11 @@ class Routes(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             size = int(self.headers["Content-Length"])
-            self.server.route(self.path[1:], json.loads(self.rfile.read(size)))
+            answer = self.server.route(self.path[1:], json.loads(self.rfile.read(size)))
         except AssertionError as problem:
             self._answer(500, {"error": str(problem)})
         else:
-            self._answer(200, {})
+            self._answer(200, answer)
 
     def _answer(self, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
@@ -74,54 +87,65 @@ class Routes(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as server:
         threading.Thread(target=server.serve_forever).start()
         yield server
         server.shutdown()
 
 
-def test_a_server_is_brought_to_the_newest_number_that_it_reaches(
-    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_is_brought_to_the_newest_number_that_it_reaches(server: Server, tmp_path: Path) -> None:
     beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
-    assert beside.follow() is None  # nothing is published yet
+    with pytest.raises(FileNotFoundError, match="nothing is published"):
+        beside.follow()
     weights = {"weight": torch.arange(4096.0)}
     with PatchWriter(tmp_path, full_every=10**6) as writer:
 
-        def publish() -> str:
+        def publish() -> int:
             weights["weight"][5] += 1
-            number = writer.write(weights).number
-            return f"{number}-{list(listing(tmp_path))[-1].split()[-1]}"
+            return writer.write(weights).number
 
-        for _ in range(2):
-            newest = publish()
-            assert beside.follow() == newest == server.version
+        def served() -> tuple[int, str]:
+            assert not server.paused
+            assert not server.updates
+            return server.number, server.version
+
+        for number in (0, 1):
+            publish()
+            assert beside.follow() == f"{number}-{number:016x}" == server.version
             assert beside.follow() is None
         server.refused = {2}
         publish()
-        assert beside.follow() is None
-        assert "number 2 is not reached" in caplog.text
-        assert (server.version, server.number, server.paused) == (newest, 1, False)
-        server.refused = set()
+        with pytest.raises(OSError, match="500") as problem:
+            beside.follow()
+        assert "number 2 is not reached" in reason(problem.value)
+        assert served() == (1, f"1-{1:016x}")
+        server.refused, server.paused = set(), True
         assert beside.follow() is None  # requests do not wait again for the same files, for a while
-        newest = publish()
-        assert beside.follow() == newest == server.version
-
-        server.refused = {0, 1, 2, 3}
-        server.start_again()
-        assert beside.follow() is None
-        server.start_again()  # before it has reached a number
-        server.refused = {3}
-        assert beside.follow() is not None
-        assert server.number == 2
-
+        server.paused = False
         publish()
-        patch = tmp_path / "0000000004.patch"
-        good = patch.read_bytes()
-        patch.write_bytes(good[:9])
-        server.refused = set()
-        assert beside.follow() == server.version == newest
-        patch.write_bytes(good)
-        assert beside.follow() == server.version
-        assert (server.number, server.updates, server.paused) == (4, False, False)
+        assert beside.follow() is None  # it follows upon what was refused
+        (tmp_path / "0000000002.patch").touch()
+        assert beside.follow()
+        assert served() == (3, f"3-{3:016x}")
+
+        server.fetched = 3
+        publish()
+        assert beside.follow() is None  # it has not been fetched
+        server.fetched = 4
+        assert beside.follow()
+        assert served() == (4, f"4-{4:016x}")
+
+        server.start_again()
+        assert beside.follow()
+        assert served() == (4, f"4-{4:016x}")
+        server.start_again()
+        server.ready, server.number = True, 4  # of the newest snapshot
+        server.refused = {4}
+        assert beside.follow()
+        assert served() == (4, f"4-{4:016x}")
+
+        server.number, server.version, server.refused = None, "4", set(range(5))  # of no number any more
+        with pytest.raises(OSError, match="500"):
+            beside.follow()
+        assert server.version == "unknown"
