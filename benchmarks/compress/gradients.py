@@ -56,6 +56,10 @@ LINES = (
     "entropy(floor=6) | huffman",
     "fp8 | huffman",
     "fp16",
+    "sign",
+    "qsgd(bits=4)",
+    "terngrad",
+    "natural",
 )
 PLACE = Place(
     Path(__file__).resolve().parents[2] / "docs" / "methods.md",
@@ -120,41 +124,46 @@ def bound(update: Update) -> float:
 
 
 class Learner:
-    """A model that learns from what its own messages say."""
+    """A model that learns from what its workers' messages say."""
 
-    def __init__(self, config: CompressedMethod) -> None:
+    def __init__(self, config: CompressedMethod, workers: int = 1, lr: float = 0.01, seed: int = 0) -> None:
         self.data = load_data(Mnist5k())
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.model = build(LeNet(), self.data.shape)
         self.parameters = list(self.model.named_parameters())
         shard = Shard.whole({name: parameter.numel() for name, parameter in self.parameters})
-        self.compressor, self.iteration = (
-            Compressor(config, Worker(ops_for(torch.device("cpu"), 1)), shard),
-            0,
-        )
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+        ops = ops_for(torch.device("cpu"), 1)
+        self.compressors = [Compressor(config, Worker(ops, rank, workers), shard) for rank in range(workers)]
+        self.elements, self.iteration, self.epoch, self.seed = shard.elements, 0, 0, seed
+        self.order = self.data.train_labels.numpy()[:0]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
 
-    def step(self, indices: NDArray[np.int64]) -> tuple[int, Received]:
-        """One iteration; returns the payload's bytes and what it says."""
-        self.optimizer.zero_grad()
-        scores = self.model(self.data.train_inputs[torch.from_numpy(indices)])
-        loss = nn.functional.cross_entropy(scores, self.data.train_labels[torch.from_numpy(indices)])
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [_gradient(parameter) for _, parameter in self.parameters]
-        payload = self.compressor.compress(gradients, self.iteration).payload
-        incoming = self.compressor.read(payload)
-        if isinstance(incoming, NonFinite):
-            raise RuntimeError(f"{self.compressor.method} diverged")
-        total = torch.zeros(self.compressor.shard.elements)
-        self.compressor.total([incoming], 1, total)
-        start = 0
-        for _, parameter in self.parameters:
-            assert parameter.grad is not None
-            parameter.grad.copy_(total[start : start + parameter.numel()].view_as(parameter))
-            start += parameter.numel()
+    def step(self, batch: int) -> tuple[int, Received]:
+        """One iteration; returns the bytes of a worker's payload and what the first one says."""
+        if self.order.size < batch:
+            self.order = epoch_order(len(self.data.train), self.seed, self.epoch)
+            self.epoch += 1
+        indices, self.order = torch.from_numpy(self.order[:batch]), self.order[batch:]
+        payloads = []
+        for compressor, share in zip(self.compressors, indices.chunk(len(self.compressors)), strict=True):
+            self.optimizer.zero_grad()
+            scores = self.model(self.data.train_inputs[share])
+            loss = nn.functional.cross_entropy(scores, self.data.train_labels[share])
+            loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [_gradient(parameter) for _, parameter in self.parameters]
+            payloads.append(compressor.compress(gradients, self.iteration).payload.copy())
+        first, total = self.compressors[0], torch.zeros(self.elements)
+        incoming = first.read_all(dict(enumerate(payloads)))
+        received = [one for one in incoming if not isinstance(one, NonFinite)]
+        if len(received) < len(payloads):
+            raise FloatingPointError(f"{first.method} diverged")
+        first.total(received, len(received), total)
+        pieces = total.split([parameter.numel() for _, parameter in self.parameters])
+        for (_, parameter), piece in zip(self.parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter)
         self.optimizer.step()
         self.iteration += 1
-        return payload.size, incoming
+        return sum(payload.size for payload in payloads) // len(payloads), received[0]
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -165,15 +174,10 @@ def _gradient(parameter: Tensor) -> Tensor:
 def measure_method(line: str, sizes: Sizes) -> Tally:
     """Trains with one method."""
     learner, tally = Learner(read_config(line)), Tally()  # type: ignore[arg-type]
-    order, epoch, at = epoch_order(len(learner.data.train), 0, 0), 0, 0
     for iteration in range(1, sizes.iterations + 1):
-        if at + sizes.batch > order.size:
-            epoch, at = epoch + 1, 0
-            order = epoch_order(len(learner.data.train), 0, epoch)
-        size, incoming = learner.step(order[at : at + sizes.batch])
-        at += sizes.batch
+        size, incoming = learner.step(sizes.batch)
         if iteration >= sizes.first and (iteration - sizes.first) % sizes.every == 0:
-            tally.elements += learner.layout.bucket_elements
+            tally.elements += learner.elements
             tally.wire_bits += 8 * size
             tally.sent += sum(update.k for update in incoming)
             tally.bound_bits += sum(map(bound, incoming))
@@ -203,7 +207,7 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_num_threads(1)
     table = measure(sizes)
     introduction = INTRODUCTION.format(
-        parameters=sum(parameter.numel() for _, parameter in Learner(read_config("fp16")).parameters),  # type: ignore[arg-type]
+        parameters=Learner(read_config("fp16")).elements,  # type: ignore[arg-type]
         batch=sizes.batch,
         iterations=sizes.iterations,
         first=sizes.first,
