@@ -143,7 +143,7 @@ class ReduceScatterState(StepState):
         self._method, self._ops = config, ops_for(self._groups[0].group.device)
         sizes = {name: parameter.numel() for name, parameter in self._sharded.items()}
         self._readback = Readback(self._ops)
-        self._worker = Worker(self._ops, model_sizes=sizes, readback=self._readback)
+        self._worker = Worker(self._ops, dist.get_rank(), model_sizes=sizes, readback=self._readback)
         self._collectives: dict[dist.ProcessGroup, Collectives] = {}
         self._rows: dict[tuple[str, ...], _Rows] = {}
         self._holds_back = False
@@ -193,7 +193,7 @@ class ReduceScatterState(StepState):
         """A message to each worker, uint8 [workers, bytes], of gradients [workers, elements]."""
         workers = len(gradients)
         shards = [shard for row in gradients for shard in torch.split(row, rows.padded)]
-        outgoing = rows.all.compress(shards, 0)
+        outgoing = rows.all.compress(shards, self.totals.steps)
         self._readback.forget()  # marks say what is not finite
         marks = torch.stack(torch._foreach_norm(shards, inf)).float().mul_(0).view(workers, -1)
         self._marks.append((rows.names, marks.sum(0)))

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from ddp import DEVICE, everyone, refusal, scenario
 from ddp_replicas import CELLS, EVERYTHING, islands, local, network, passed, sharded, weights
-from oracles import Floats, fp8, half, linear, quantile
+from oracles import Floats, fp8, half, linear, quantile, sign
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -33,11 +33,10 @@ ORACLES: dict[str, tuple[Any, int, int]] = {
     "quantile(4, block=64)": (quantile, 4, 64),
     "fp8(block=20)": (fp8, 8, 20),
     "fp16": (half, "fp16", 0),
+    "sign": (sign, 1, 0),
     "linear(8, exempt={'smaller_than': 20})": (linear, 8, 0),
 }
 """By line, the definition of what a block becomes, its bits, and its elements; 0: a shard is a block."""
-TABLES = {"linear": 8, "quantile": 33, "fp8": 1, "fp16": 0}
-"""Bytes of a block's tables."""
 
 
 def island() -> DeviceMesh:

@@ -16,7 +16,7 @@ from taugrad.compressors.bucket import compressor
 from taugrad.compressors.bucket.compressor import Compressor
 from taugrad.compressors.bucket.layout import ParameterSlice, Shard
 from taugrad.compressors.methods import read_config
-from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 
 F32 = np.float32
 
@@ -24,13 +24,6 @@ F32 = np.float32
 def blocks_of(values: Floats, block: int) -> list[Floats]:
     """Views of a parameter's blocks."""
     return [values[low : low + (block or values.size)] for low in range(0, values.size, block or values.size)]
-
-
-def rounded_up(width: float, bits: int) -> F32:
-    """The next float32 above whose last `bits` + 1 bits are 0."""
-    spare = (1 << (bits + 1)) - 1
-    up: F32 = np.array([(int(F32(width).view(np.uint32)) + spare) & ~spare], np.uint32).view(F32)[0]
-    return up
 
 
 # EF-SignSGD (arXiv:1901.09847).
@@ -46,9 +39,8 @@ def test_sign_is_algorithm_1(block: int) -> None:
         for i, gradient in enumerate(gradients):
             update, p = np.empty_like(gradient), gradient + errors[i]
             for of_block, into in zip(blocks_of(p, block), blocks_of(update, block), strict=True):
-                width = rounded_up(2 * np.abs(of_block, dtype=np.float64).mean(), 1)
-                into[:] = np.copysign(width / 2, of_block)
-                assert width / 2 == pytest.approx(np.abs(of_block).mean(), rel=1e-6)
+                into[:] = oracles.sign(of_block).values
+                assert np.abs(into) == pytest.approx(np.abs(of_block).mean(), rel=1e-6)
             errors[i] = p - update
             assert np.array_equal(step.decoded[i], update)
             assert np.array_equal(worker.residual(i), errors[i])
@@ -64,7 +56,7 @@ def uniform(seed: int, iteration: int, stream: int, name: str, position: int) ->
 
 def levels(scale: float, s: int, x: F32, u: float) -> F32:
     """QSGD, section 3.1, and TernGrad: one of the multiples of scale / s next to x, at random."""
-    width = rounded_up(scale / s, s.bit_length() + 1)
+    width = oracles.rounded_up(scale / s, s.bit_length() + 1)
     return F32(min(max(math.floor(x / width + F32(u)), -s), s)) * width
 
 
@@ -206,6 +198,21 @@ def test_a_sum_of_updates_is_sent_whole() -> None:
         workers[3].total([workers[3].read(workers[3].compress([total.clone()], iteration).payload)], 1, again)
         assert torch.equal(again, total)
         assert not workers[3].feedback.residuals["a"].any()
+
+
+@in_turn("line", ["sign", "sign(1000)", "qsgd", "qsgd(norm='l2')", "terngrad", "natural", "random_k(0.1)"])
+def test_threads_change_no_bit(line: str) -> None:
+    gradients = random_gradients(0, (150_000, 7))
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            worker = Worker(line, (150_000, 7), ops=CpuOps(threads))
+            payloads = [worker.step(gradients).payloads for _ in range(2)]
+            results.append((payloads, worker.state[0]))
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
 
 
 # Bytes that never change.

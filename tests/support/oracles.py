@@ -178,6 +178,20 @@ def fp8(a: Floats, _: int = 8) -> Quantized:
     return Quantized(np.array(symbols), (np.array([exponent], np.int8),), np.array(values, F32))
 
 
+def rounded_up(width: float, bits: int) -> F32:
+    """The next float32 from a width on whose last `bits` + 1 bits are 0."""
+    spare = (1 << (bits + 1)) - 1
+    up: F32 = np.array([(int(F32(width).view(np.uint32)) + spare) & ~spare], np.uint32).view(F32)[0]
+    return up
+
+
+def sign(a: Floats, _: int = 1) -> Quantized:
+    """EF-SignSGD, Algorithm 1: the mean magnitude with each element's sign."""
+    width = rounded_up(2 * np.abs(a, dtype=np.float64).mean(), 1) if a.any() else F32(0)
+    values = np.copysign(width / 2, a)
+    return Quantized((~np.signbit(a)).astype(np.int64), (np.array([-width]), np.array([width])), values)
+
+
 def half(a: Floats, kind: str) -> Quantized:
     """torch's rounding; what is too large becomes the largest finite number."""
     dtype = torch.float16 if kind == "fp16" else torch.bfloat16
