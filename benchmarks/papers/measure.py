@@ -14,10 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.entropy import fixed_entropy, sample_size
+from taugrad.compressors.methods.local import PatternName
 from taugrad.platform.models.convnets import alexnet, vgg16
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import AlexNet, Vgg16
-from taugrad.platform.spec.synchronization import GradientsSync, PatternName, RealSync
+from taugrad.platform.spec.synchronization import GradientsSync, RealSync
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 from taugrad.search.plan.calibrated import HALF, Bucket, BucketWork, Calibration, MethodWork
