@@ -33,7 +33,7 @@ from taugrad.platform.tracking.names import layer_metric
 
 from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Table, publish, read_options
+from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import BUILD
 from .claims import records
 from .speech_data.__main__ import main as make_speech
@@ -350,6 +350,20 @@ def _more(ones: Sequence[Judged], others: Sequence[Judged]) -> str:
     return interval([abs(one.missed) - abs(other.missed) for one, other in pairs], 2)
 
 
+def curve_table(pairs: Sequence[Pair]) -> Table:
+    """What was measured: points, and bytes."""
+    cases, rows = (*TAUS, *DENSITIES), []
+    for pair in pairs:
+        cells = [""] * len(cases)
+        for i, case in enumerate(cases):
+            if case in pair.runs:
+                bare, sent = (fmean(run["MB"] for run in pair.runs[line]) for line in (UNCOMPRESSED, case))
+                cells[i] = f"{interval(differences(pair.runs, case), 2)}, {number(bare / sent)}x"
+        rows.append((pair.name, *cells))
+    title = "Points of accuracy more than no compression (95%), and times smaller than float32"
+    return Table(title, ("pair", *cases), rows)
+
+
 def within_table(pairs: Sequence[Pair]) -> Table:
     """How many pairs a density of `taugrad auto` keeps within a tolerance."""
     rows = []
@@ -415,7 +429,7 @@ INTRODUCTION = (
 def tables() -> list[Table]:
     """The page's, from the records."""
     pairs = measured()
-    return [make(pairs) for make in (judged_table, within_table)]
+    return [make(pairs) for make in (judged_table, curve_table, within_table)]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 from benchmarks.harness import pages
-from benchmarks.papers import claims, counted, measure, thresholds
+from benchmarks.papers import claims, counted, measure, oland_raj, thresholds
 
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """Of 95%, by degrees of freedom."""
@@ -205,6 +205,22 @@ def test_a_reduced_form_has_the_order_of_the_methods():
     slow = [measure.step_on("ResNet-50", method, "10mbit", None)["seconds"] for method in measure.METHODS]
     whole, half, linear, quantile, much, little, both, strom = slow
     assert strom < both < little < linear < quantile < half < much < whole  # Rae's techniques
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("alone")
+def test_bits_a_weight_are_those_of_oland_and_rajs_formula(monkeypatch):
+    monkeypatch.setattr(oland_raj, "EPOCHS", 2)
+    none, fixed, floor = (
+        oland_raj.train(line, 1e-5, 1)
+        for line in ("none", "linear(bits=8, block=0)", "entropy(floor=5) | huffman")
+    )
+    assert none["raw"] == 32 < none["sent"] < 32.01  # and a header
+    assert fixed["raw"] == pytest.approx(8, abs=0.01)
+    assert 5 <= floor["raw"] <= 5 + oland_raj.SAMPLE_BITS + 0.01  # c + H, and H is at most M
+    assert floor["sent"] < floor["raw"]
+    assert none["best"] >= none["last"] > 30
+    assert none["below/2"] > 1 < none["below/3"]  # figure 2
 
 
 def test_a_measurement_continues_where_it_was_stopped(tmp_path, monkeypatch):
