@@ -146,8 +146,8 @@ def measure(cases: Sequence[Case]) -> list[Measured]:
     by_rank = found_by(_work, (cases,), processes)
     results = []
     for ranks in zip(*by_rank, strict=True):
-        received, messages, peaks = zip(*ranks, strict=True)
-        results.append(Measured(sum(received), sum(messages), max(peaks)))
+        received, messages, _ = ranks[0]
+        results.append(Measured(received, messages, max(peak for *_, peak in ranks)))
     return results
 
 
@@ -162,7 +162,7 @@ def _work(cases: Sequence[Case]) -> list[tuple[float, ...]]:
 
 
 def _steps(case: Case) -> tuple[float, ...]:
-    """The fields of `Measured`, of this process's workers."""
+    """The fields of `Measured`; the peak is this process's."""
     spec, device = case.spec, torch.device("cpu")
     gc.collect()
     before = _memory("VmRSS")
@@ -175,9 +175,10 @@ def _steps(case: Case) -> tuple[float, ...]:
     for step in range(STEPS):
         _RESET.write_text("5", encoding="ascii")
         position = Position(0, step, STEPS, step, batch_size, STEPS)
-        entry = sync.iterate(batches, StepContext(position, last=False, observe=False)).step
+        iteration = sync.iterate(batches, StepContext(position, last=False, observe=False))
         peak = _memory("VmHWM") - before
-    return entry.received_bytes, entry.messages, peak
+        sync.flush()  # adds up what all workers counted
+    return iteration.step.received_bytes, iteration.step.messages, peak
 
 
 def _batch(case: Case, worker: int) -> Batch:
@@ -307,7 +308,8 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
         'B: examples per worker. "Peak memory" is that of the process with the highest peak, in the second '
         'step, above its memory before the model was built; only for real workers. "Kept, formula": '
         "weights, gradients and momentum (12 bytes per parameter), and the features of the turns. The rest "
-        "are the convolutions' activations, and buffers and messages of the exchange.",
+        "are the convolutions' activations, and buffers and messages of the exchange. Real data parallelism "
+        "sends messages for each of DDP's buckets; its formula counts those of one.",
     )
     return Table("A step of each scheme beside data parallelism", columns, rows, notes)
 
