@@ -263,7 +263,7 @@ def row(claim: Mapping[str, Any]) -> tuple[str, ...]:
         )
     except NotMeasured:
         commands = ", ".join(f"`{_command(name)}`" for name in sources if name.endswith(".jsonl"))
-        why = _ADDRESS.sub("", claim.get("why", ""))
+        why = "" if _ADDRESS.search(claim.get("why", "")) else claim.get("why", "")
         return (claim["claim"], claim["paper"], "", "", UNMEASURED, why, commands)
     except (LookupError, ValueError) as problem:
         raise type(problem)(f"{claim['claim']}: {problem.args[0]}") from problem
