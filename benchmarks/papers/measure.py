@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.entropy import fixed_entropy, sample_size
-from taugrad.compressors.methods.local import PatternName
+from taugrad.compressors.pattern_names import PatternName
 from taugrad.platform.models.convnets import alexnet, vgg16
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import AlexNet, Vgg16
