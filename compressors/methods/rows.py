@@ -66,7 +66,8 @@ class Rows:
             starts += (np.arange(len(parameters)) - (self._ends - of_each)[parameters]) * self._length
             drawn = ops.place_all([np.column_stack((keys[parameters], starts)).astype(np.int32).reshape(-1)])
             self._keys = ops.tensor(drawn[0]).view(-1, 3, 1)
-        kept = self._laid_out([residual for residual, _ in pairs])
+        residuals = [residual for residual, _ in pairs]
+        kept = 0.0 if set(residuals) == {None} else self._laid_out(residuals)
         self.sums = self._laid_out([gradient for _, gradient in pairs]).add_(kept)
         low, high = self.sums.aminmax(dim=1)  # NaN where one is
         largest = torch.maximum(low.abs(), high.abs())
