@@ -22,19 +22,22 @@ from torch import Tensor
 from taugrad.compressors import PatchWriter, make_patch
 
 from ..harness.report import Options, Spread, Table, number, publish, read_options, say
-from ..harness.vllm_process import Engine, vllm_python
+from ..harness.vllm_process import ROOT, Engine, vllm_python
+from ..network.network import Network, why_not
+from ..network.topology import Link, uniform
 from .patches import gaps_and_values
 
 RATES = (1e-6, 1e-5)
+LINKS = ("1gbit,50ms", "100mbit,20ms")
 SHARES = (0.001, 0.01, 0.04)
 INTRODUCTION = """\
 A Llama of {parameters:,} random parameters (bf16 of float32 masters) learns random tokens by AdamW;
 {versions} versions are published at each rate, one a step, behind {warm} steps at 1e-4. vLLM 0.32 for
 CPUs runs in a process of its own and follows the folder. **vLLM sparse** is an int32 index and a bf16
 value for each element that changes; **zstd** is the better of levels 1 and 9 of gaps of 8 bits and
-values. **Paused** is how long the engine does nothing but change its weights; patches were fetched and
-decoded before, as it does while it serves. **vLLM's own** is `load_checkpoint_weight_patches` with the
-same changes. Not measured here: GPUs, and links slower than this machine's disk."""
+values. **Paused** is how long the engine does nothing but change its weights; patches were fetched,
+decoded and computed before, on a thread, as while it serves. **vLLM's own** is
+`load_checkpoint_weight_patches` with the same changes. Not measured here: GPUs."""
 
 
 def llama(quick: bool) -> Any:
@@ -89,8 +92,7 @@ class Stream:
 
     def paused(self, engine: Engine, number: int, before: dict[str, Tensor]) -> tuple[float, float]:
         """Seconds paused for a number, and by vLLM's own applier."""
-        time.sleep(0.3)  # the engine looks every 50 ms
-        ours = engine.ask("timed", number=number)
+        _, ours = served(engine, number)
         rows = [
             (name, tuple(before[name].shape), torch.bfloat16, values, indices)
             for name, indices, values in make_patch(before, self.last).sparse()
@@ -99,37 +101,74 @@ class Stream:
         return ours, engine.ask("theirs", path=str(self.work / "sparse.pt"))
 
 
+def served(engine: Engine, number: int) -> tuple[float, float]:
+    """Seconds until a number that has been written is served, and of these, seconds paused."""
+    began = time.perf_counter()
+    while engine.ask("fetched") != number:
+        assert time.perf_counter() - began < 300, "the engine does not fetch what is there"
+        time.sleep(0.01)
+    paused = engine.ask("timed", number=number)
+    return time.perf_counter() - began, paused
+
+
 def by_rate(stream: Stream, engine: Engine, versions: int) -> Table:
     rows, parameters = list[tuple[str, ...]](), sum(tensor.numel() for tensor in stream.last.values())
     for rate in RATES:
         say(f"rate {rate:g}")
-        columns: list[list[float]] = [[] for _ in range(6)]
+        columns: list[list[float]] = [[] for _ in range(7)]
         for _ in range(versions):
             stream.learn(rate)
             weights = published(stream.model)
             began = time.perf_counter()
             number_, size, before = stream.publish(weights)
-            returned = time.perf_counter()
-            engine.ask("update", number=number_)
-            served = time.perf_counter()
+            write_s = time.perf_counter() - began
+            served_s, paused_s = served(engine, number_)
             changed = sum(int((before[name] != new).sum()) for name, new in weights.items())
             plain = gaps_and_values(before, weights)
             zstd = min(len(zstandard.compress(plain, level)) for level in (1, 9))
-            values = (
-                100 * changed / parameters,
-                size,
-                6 * changed,
-                zstd,
-                returned - began,
-                served - returned,
-            )
+            values = (100 * changed / parameters, size, 6 * changed, zstd, write_s, served_s, paused_s)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
-        cells = [number(Spread.of(column).middle) for column in columns]
-        rows.append((f"{rate:g}", *cells))
-    names = ("lr", "changed %", "patch", "vLLM sparse", "zstd", "s to write", "s from write to served")
-    notes = "Medians of a version: bytes, and seconds. The engine fetches when it is told to update."
-    return Table("A version", names, rows, (notes,))
+        rows.append((f"{rate:g}", *(number(Spread.of(column).middle) for column in columns)))
+    names = ("lr", "changed %", "patch", "vLLM sparse", "zstd", "s to write", "s to served", "s paused")
+    notes = (
+        "Medians of a version: bytes, and seconds: of `write`, from its end until served, of these paused."
+    )
+    return Table("A version, in a folder", names, rows, (notes,))
+
+
+def by_link(python: str, stream: Stream, versions: int) -> Table:
+    """The same, where a link lies between the folder and the engine, which has its own copy to start from."""
+    rows = list[tuple[str, ...]]()
+    for text in LINKS:
+        say(text)
+        stream.writer.close()
+        stream.writer = PatchWriter(stream.place, full_every=10**6, keep=1)
+        stream.publish(stream.last)  # a snapshot to start from
+        link = Link.parse(text)
+        with Network(uniform(2, link)) as network:
+            reader, store = network.hosts
+            program = [sys.executable, str(ROOT / "benchmarks/harness/folder_server.py")]
+            folder = store.popen([*program, str(stream.place), store.address, "9870"])
+            within = reader.command([])
+            with closing(Engine(python, stream.work, stream.place, within=within)) as engine:
+                engine.ask("init", place=f"webhdfs://{store.address}:9870/", poll_s=0.05)
+                for rate in RATES:
+                    columns: list[list[float]] = [[] for _ in range(3)]
+                    for _ in range(versions):
+                        stream.learn(rate)
+                        number_, size, _ = stream.publish(published(stream.model))
+                        for column, value in zip(columns, (size, *served(engine, number_)), strict=True):
+                            column.append(value)
+                    least = Spread.of(columns[0]).middle * 8 / link.rate
+                    middles = [number(Spread.of(column).middle) for column in columns]
+                    rows.append((text, f"{rate:g}", *middles, number(least)))
+            folder.terminate()
+    names = ("link", "lr", "patch", "s to served", "s paused", "s of bytes alone")
+    notes = (
+        "The engine lists files every 0.05 s and reads them by fsspec's WebHDFS client: three requests.",
+    )
+    return Table(f"A version, over a link ({versions} at each rate)", names, rows, notes)
 
 
 def by_share(stream: Stream, engine: Engine, repeats: int) -> Table:
@@ -173,7 +212,7 @@ def faults(python: str, work: Path) -> Table:
         return stream.publish({n: (t.view(torch.int16) + 1).view(t.dtype) for n, t in stream.last.items()})[0]
 
     with closing(Engine(python, work, place)) as engine:
-        engine.ask("init", place=str(place))
+        engine.ask("init", place=str(place), poll_s=None)  # so that it meets the faults
         change()
         engine.ask("update")
         good = place / f"{change():010d}.patch"
@@ -238,7 +277,7 @@ def make_digest(stream: Stream) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("compress.engines", "Weights in a running vLLM.", arguments)
-    python, versions = vllm_python(), 3 if options.quick else 20
+    python, versions = vllm_python(), 2 if options.quick else 10
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         stream = Stream(options.quick, work / "large")
@@ -248,12 +287,16 @@ def main(arguments: Sequence[str]) -> None:
             before = engine.ask("memory")[0]
             engine.ask("init", place=str(stream.place), poll_s=0.05)
             at_init = engine.ask("memory")[0]
-            tables = [by_rate(stream, engine, versions), by_share(stream, engine, 3 if options.quick else 7)]
+            tables = [by_rate(stream, engine, versions), by_share(stream, engine, 3 if options.quick else 5)]
             now, most = engine.ask("memory")
             size = sum(tensor.nbytes for tensor in stream.last.values())
             row = tuple(f"{value / 1e6:.0f}" for value in (size, before, at_init, now, most))
             columns = ("weights", "before init", "behind init", "at the end", "at most")
             tables.append(Table("Resident memory of the engine, MB", columns, [row]))
+        if reason := why_not():
+            say(f"no links: {reason}")
+        else:
+            tables.append(by_link(python, stream, 2 if options.quick else 5))
         tables.append(faults(python, work / "small"))
     parameters = sum(tensor.numel() for tensor in stream.last.values())
     text = INTRODUCTION.format(parameters=parameters, versions=versions, warm=3)

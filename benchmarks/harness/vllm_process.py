@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,34 +53,44 @@ def vllm_python() -> str:
     return program
 
 
-class Engine:
-    """A process that has an engine, which knows taugrad as if it were installed."""
+def with_plugin(work: Path) -> dict[str, str]:
+    """The environment of a vLLM that knows taugrad as if it were installed."""
+    plugin = work / "plugin/taugrad-0.dist-info"  # what an installed taugrad has
+    plugin.mkdir(parents=True, exist_ok=True)
+    entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: taugrad\nVersion: 0\n")
+    sections = [
+        f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in points.items())
+        for group, points in entry_points.items()
+    ]
+    (plugin / "entry_points.txt").write_text("\n".join(sections))
+    return os.environ | {
+        "PYTHONPATH": f"{plugin.parent}:{ROOT / 'src'}",
+        "NUMBA_CACHE_DIR": str(work / "numba"),  # another numba than ours
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two ranks on one NUMA node
+        "VLLM_HOST_IP": "127.0.0.1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
-    def __init__(self, python: str, work: Path, model: Path, **options: Any) -> None:
-        plugin = work / "plugin/taugrad-0.dist-info"  # what an installed taugrad has
-        plugin.mkdir(parents=True, exist_ok=True)
-        entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-        (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: taugrad\nVersion: 0\n")
-        sections = [
-            f"[{group}]\n" + "\n".join(f"{name} = {value}" for name, value in points.items())
-            for group, points in entry_points.items()
-        ]
-        (plugin / "entry_points.txt").write_text("\n".join(sections))
+
+class Engine:
+    """A process that has an engine."""
+
+    def __init__(
+        self, python: str, work: Path, model: Path, *, within: Sequence[str] = (), **options: Any
+    ) -> None:
+        """Starts it; `within` are the words that run a command in a network's host."""
         alone = "tensor_parallel_size" not in options
-        environment = os.environ | {
-            "PYTHONPATH": f"{plugin.parent}:{ROOT / 'src'}",
-            "NUMBA_CACHE_DIR": str(work / "numba"),  # another numba than ours
+        environment = with_plugin(work) | {
             "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not alone)),
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # functions that collective_rpc runs
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two ranks on one NUMA node
-            "HF_HUB_OFFLINE": "1",
         }
         self._log = (work / "engine.log").open("ab")
         read, write = os.pipe()
         program = ROOT / "benchmarks/harness/vllm_program.py"
         self.process = subprocess.Popen(
-            [python, str(program), str(model), json.dumps(options), str(write)],
+            [*within, python, str(program), str(model), json.dumps(options), str(write)],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

@@ -105,6 +105,7 @@ def main(model: str, options: str, answers: str) -> None:
         "halve": lambda: llm.collective_rpc(halve),
         "timed": lambda number: llm.collective_rpc(timed, args=(number,))[0],
         "theirs": lambda path: llm.collective_rpc(theirs, args=(path,))[0],
+        "fetched": lambda: llm.collective_rpc("served_weights")[0][2],
         "memory": lambda: llm.collective_rpc(memory)[0],
     }
     print("ready", file=sys.stderr)

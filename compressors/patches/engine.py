@@ -17,7 +17,7 @@ from .kernels import Steps
 from .make import prepare
 from .parts import EngineRefused, EngineTensor, Sums, Write, merge, missing
 from .snapshot import load_snapshot
-from .store import Store, log
+from .store import File, Store, log
 from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
 from .weights import Entry, entries_of, factor_of, require_fit
 
@@ -133,6 +133,7 @@ class EngineReader(StreamReader):
         """The newest number at the thread's last look, behind which nothing is left to fetch."""
         self._ahead, self._ended = dict[tuple[str, ...], DecodedPatch](), threading.Event()
         self._staged: Staged | None = None
+        self._listed = dict[str, File]()
         self._changing = threading.Lock()
         """Held while memory changes, and while a patch is staged."""
         if poll_s is not None:
@@ -154,7 +155,7 @@ class EngineReader(StreamReader):
         made from a snapshot in the host's memory first.
 
         Args:
-            number: by default the newest one that can be reached.
+            number: by default the newest one that has been fetched, or else that can be reached.
 
         Returns:
             The number that runs now.
@@ -222,8 +223,20 @@ class EngineReader(StreamReader):
     def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
         if self._rank:
             return [], None
+        if chain := self._fetched_links(number):
+            self._files = self._listed
+            return chain, chain[-1][0]
         self._files, chain, newest = self._links(number)
         return ([] if number is not None and chain and chain[-1][0] != number else chain), newest
+
+    def _fetched_links(self, number: int | None) -> list[Link]:
+        """The patches that the thread has fetched, to the newest one or to a number: no store is asked."""
+        names = {number_of(names[0]): list(names) for names in list(self._ahead)}
+        links, at = list[Link](), self._at
+        while at is not None and at != number and at + 1 in names:
+            at += 1
+            links.append((at, names[at]))
+        return links if number in (None, at) else []
 
     def _follow(self, plan: Sequence[Link]) -> str:
         """Goes along all links or none; returns what prevented it."""
@@ -371,7 +384,8 @@ class EngineReader(StreamReader):
         store = Store(self._store.place)
         while not self._ended.wait(poll_s):
             try:
-                sets, number = complete(iter(store.files())), self._at
+                self._listed = store.files()
+                sets, number = complete(iter(self._listed)), self._at
                 while number is not None and ("patch", number + 1) in sets and len(self._ahead) < _AHEAD:
                     number += 1
                     if (names := tuple(sets["patch", number])) not in self._ahead:

@@ -1,17 +1,25 @@
 """A running vLLM follows a stream: its memory and its words are those of a fresh engine, bit for bit."""
 
+import json
 import shutil
-from contextlib import closing
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmarks.harness.vllm_process import Engine, vllm_python
+from benchmarks.harness.vllm_process import Engine, vllm_python, with_plugin
 from cases import in_turn
 from torch import Tensor
 
 from taugrad.compressors import PatchWriter
+from taugrad.compressors.integrations.vllm_server import VllmServer, reason
+from taugrad.compressors.patches import listing
 
 pytestmark = pytest.mark.long
 
@@ -100,7 +108,7 @@ def test_what_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -
     with closing(Engine(python, tmp_path, place)) as engine:
         with pytest.raises(RuntimeError, match="init_weight_transfer_engine must be called first"):
             engine.ask("update")
-        engine.ask("init", place=str(place))
+        engine.ask("init", place=str(place), poll_s=None)  # so that it meets what is wrong
         assert trainer.publish() == 1
         engine.ask("update")
         served = engine.state()
@@ -137,3 +145,67 @@ def test_what_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -
     with closing(Engine(python, tmp_path, place)) as again:
         again.ask("init", place=str(place))
         assert again.state() == now
+
+
+@contextmanager
+def http_server(python: str, work: Path, model: Path) -> Iterator[str]:
+    """A server of vLLM's own; yields its address before it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = "--skip-tokenizer-init --dtype bfloat16 --max-model-len 128 --block-size 32 --enforce-eager"
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options.split()]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--weight-transfer-config"]
+    with (work / "server.log").open("ab") as log:
+        environment = with_plugin(work) | {"VLLM_SERVER_DEV_MODE": "1"}
+        process = subprocess.Popen(
+            [*command, '{"backend": "taugrad"}'], stdout=log, stderr=log, env=environment
+        )
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def test_a_server_is_followed_over_http(python: str, tmp_path: Path) -> None:
+    trainer = Trainer("Llama", tmp_path / "weights")
+
+    def followed(beside: VllmServer, number: int, patience_s: float = 300) -> None:
+        """Follows until it has a number, with the digest that the stream has there."""
+        due = f"{number}-{list(listing(trainer.place))[-1].split()[-1]}"
+        end, version = time.monotonic() + patience_s, None
+        while version is None:
+            try:
+                version = beside.follow()
+            except OSError:  # it starts
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.2)
+        assert version == due
+
+    def sums(url: str) -> Any:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/weight_checker", b'{"action": "checksum"}', headers)
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)
+
+    with http_server(python, tmp_path, trainer.place) as url:
+        beside = VllmServer(url, str(trainer.place), poll_s=0.1, verify_every=1)
+        followed(beside, 0)
+        assert trainer.publish() == 1
+        followed(beside, 1)
+        before = sums(url)
+        trainer.publish()
+        patch = trainer.place / "0000000002.patch"
+        patch.write_bytes(patch.read_bytes()[:900])
+        with pytest.raises(OSError, match="500") as refused:
+            followed(beside, 2, patience_s=0)
+        assert "number 1, digest" in reason(refused.value)
+        assert sums(url) == before
+        assert [trainer.publish() for _ in range(2)] == [3, 4]
+        followed(beside, 4)
+        after = sums(url)
+        assert after != before
+    with http_server(python, tmp_path, trainer.place) as url:
+        followed(VllmServer(url, str(trainer.place)), 4)
+        assert sums(url) == after
