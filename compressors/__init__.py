@@ -17,6 +17,8 @@ __all__ = [
     "CompressorConfig",
     "CorruptMessage",
     "LocalSteps",
+    "MemberRefused",
+    "Members",
     "NonFiniteGradient",
     "NonFiniteWeight",
     "Outer",
@@ -44,12 +46,14 @@ if TYPE_CHECKING:
     from .bucket.ledger import Step, Totals
     from .errors import (
         CorruptMessage,
+        MemberRefused,
         NonFiniteGradient,
         NonFiniteWeight,
         PatchMismatch,
         PeerLost,
         WorkersDisagree,
     )
+    from .exchange.members.rounds import Members
     from .hook import CompressionState, compress_gradients, compression_hook
     from .local_fields import Outer
     from .local_steps import LocalSteps
@@ -65,6 +69,7 @@ else:
             **dict.fromkeys(
                 (
                     "CorruptMessage",
+                    "MemberRefused",
                     "NonFiniteGradient",
                     "NonFiniteWeight",
                     "PatchMismatch",
@@ -75,6 +80,7 @@ else:
             ),
             **dict.fromkeys(("CompressionState", "compress_gradients", "compression_hook"), ".hook"),
             "LocalSteps": ".local_steps",
+            "Members": ".exchange.members.rounds",
             "Outer": ".local_fields",
             **dict.fromkeys(("CompressorConfig", "chain", "register"), ".methods"),
             **dict.fromkeys(

@@ -107,6 +107,10 @@ class PeerLost(CompressionError, RuntimeError):
         super().__init__(f"{'another worker' if worker == UNKNOWN_WORKER else f'worker {worker}'} {reason}")
 
 
+class MemberRefused(CompressionError):
+    """The coordinator does not let this process in, or a wait for it has passed its deadline."""
+
+
 _SILENT = re.compile(r"timed? ?out", re.IGNORECASE)
 _GONE = re.compile(
     r"(connection|socket) closed|reset by peer|broken pipe|pair closure|unreachable|no route", re.IGNORECASE

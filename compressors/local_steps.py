@@ -29,6 +29,7 @@ from .exchange.agreement import described, description, flattened, require_agree
 from .exchange.keys import require_long_enough
 from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
 from .exchange.lockstep import run
+from .exchange.members.rounds import MemberRounds, Members, Membership
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.resizing import model_of, ranks_together, require_same_worker
 from .exchange.side_channel import buffer_fields
@@ -55,7 +56,7 @@ class LocalSteps:
 
     Every worker has a model and an optimizer; all begin with rank 0's weights. Wrap the model in nothing that
     synchronizes gradients. A model under `fully_shard` works, too: `group` then has the processes that hold
-    the same shard.
+    the same shard. With `members`, workers come and go, and no process group is needed.
 
     Attributes:
         method: what is sent.
@@ -84,8 +85,11 @@ class LocalSteps:
         buffers: bool = True,
         key: bytes | None = None,
         threads: int | None = None,
+        members: Members | None = None,
     ) -> None:
         """Gives all workers rank 0's weights, and connects them; all must call this together.
+
+        With `members`, nobody is waited for here: `join`, or the first `step`, connects this worker.
 
         Args:
             model: any model.
@@ -114,6 +118,7 @@ class LocalSteps:
             buffers: whether all workers take rank 0's buffers, at first and in each exchange.
             key: the same on all workers, 16 bytes or more: messages are encrypted then.
             threads: number of CPU threads for a pass; by default as many as torch uses.
+            members: where the coordinator is of workers that come and go; in place of `group` and `key`.
 
         Raises:
             ValueError: an argument is not valid, alone or beside the others; the message names it.
@@ -122,13 +127,14 @@ class LocalSteps:
             WorkersDisagree: on every worker, where their arguments or models differ.
             PeerLost: a worker does not connect in time.
         """
-        if not dist.is_initialized():
+        if members is None and not dist.is_initialized():
             raise ValueError("no process group: call torch.distributed.init_process_group first")
         require_long_enough(key)
         self._optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
         parameters = _stepped(model, self._optimizers)
-        self._model, self.workers = model, dist.get_world_size(group)
-        if self.workers == 1:
+        self._model, self._members = model, members
+        self.workers = dist.get_world_size(group) if members is None else members.max_members
+        if members is None and self.workers == 1:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
@@ -153,6 +159,10 @@ class LocalSteps:
         _require_interval(every, every_examples)
         for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
             raise ValueError(problem)
+        if members is not None:
+            _require_plain(
+                model, self._fields, len(parts), every, group=group, downlink=downlink, sites=sites, key=key
+            )
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
         self._known = {id(parameter): parameter for parameter in self._parameters.values()}
@@ -161,8 +171,6 @@ class LocalSteps:
             for name, parameter in model.named_parameters()
             if id(parameter) not in self._known
         }
-        group = dist.group.WORLD if group is None else group
-        assert group is not None
         began = buffers_of(model) if buffers else {}
         described_as = {
             **flattened(self.method),
@@ -174,35 +182,41 @@ class LocalSteps:
             **{f"frozen {name!r}": description(tensor) for name, tensor in self._others.items()},
             **buffer_fields(began),
         }
-        require_agreement(described_as, group)
+        group = dist.group.WORLD if group is None else group
+        if members is None:
+            assert group is not None
+            require_agreement(described_as, group)
         require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
-        elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
-        carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
-        worker_group, self._rank = WorkerGroup(carrier, weights[0].device, group), carrier.rank
-        worker_group.broadcast([*weights, *self._others.values(), *began.values()])
-        placed = None
-        if pattern == "hierarchical":
-            placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
+        worker_group, self._rank, placed = None, 0, None
+        if members is None:
+            elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
+            carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
+            worker_group, self._rank = WorkerGroup(carrier, weights[0].device, group), carrier.rank
+            worker_group.broadcast([*weights, *self._others.values(), *began.values()])
+            if pattern == "hierarchical":
+                placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
         dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
         agreed = [
             on_host(weight, dtype) if offload else weight.reshape(-1).to(dtype, copy=True)
             for weight, dtype in zip(weights, dtypes, strict=True)
         ]
         worker = Worker(ops_for(agreed[0].device, threads), self._rank, self.workers)
-        self._rounds = LocalRounds(
-            worker_group,
-            worker,
-            names,
-            parts,
-            (self.method, sums),
-            self._fields,
-            float(every or every_examples or 0),
-            Agreed.begin(agreed, began, self._fields),
-            list(self._parameters.values()),
-            model if buffers else None,
-            placed,
-        )
+        interval, state = float(every or every_examples or 0), Agreed.begin(agreed, began, self._fields)
+        held, buffered = list(self._parameters.values()), model if buffers else None
+        self._rounds: LocalRounds | MemberRounds
+        if members is not None:
+            self._rounds = MemberRounds(
+                members, described_as, worker, names, self.method, self._fields, interval, state, held,
+                list(self._others.values()), buffered,
+            )  # fmt: skip
+        else:
+            assert worker_group is not None
+            self._rounds = LocalRounds(
+                worker_group, worker, names, parts, (self.method, sums), self._fields, interval, state,
+                held, buffered, placed,
+            )  # fmt: skip
         if exchange == "weights":
+            assert isinstance(self._rounds, LocalRounds)
             note = WeakMethod(self._rounds.note_squares)
             handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now())
             finalize(self, handle.remove)
@@ -238,6 +252,7 @@ class LocalSteps:
             PeerLost: on every worker, where one is gone, or has been silent for longer than the timeout of
                 the process group allows.
             CorruptMessage: a message is damaged or does not fit.
+            MemberRefused: with members, the coordinator does not let this one in, or does not answer.
         """
         self._require_all_exchanged()
         if self._weighted is None:
@@ -248,6 +263,8 @@ class LocalSteps:
             raise ValueError(f"examples = {examples}: must be a number of at least 0")
         self._before_last = self.totals
         self.last_step = Step(steps=1, elements=self._elements)
+        if self._members is not None and examples is not None:
+            raise ValueError(f"examples = {examples} with members: they weigh equally; leave it out")
         learned = None if examples is None else float(examples)
         amount = learned if learned is not None and self._by_examples else 1.0
         return run(self._rounds.advance(self.last_step, amount, learned))
@@ -268,14 +285,45 @@ class LocalSteps:
     def finish(self) -> None:
         """Exchanges what has moved since the last exchange, and waits for it: all have the agreed weights.
 
-        All workers must call this after equally many exchanges. Raises as `step` does.
+        All workers must call this after equally many exchanges. With members, this one then has the weights
+        of the latest round, and leaves. Raises as `step` does.
         """
         weighted = bool(self._weighted)
         run(self._rounds.finish(self.last_step, weighted=weighted, every_fragment=self._by_examples))
 
+    def join(self) -> None:
+        """Waits until this worker is a member; its model then has the agreed weights.
+
+        To be called before the first step, which does it otherwise, and loses what it has learned. Raises
+        MemberRefused as `step` does, and ValueError without `members`.
+        """
+        self._of_members.join()
+
+    def leave(self) -> bool:
+        """Gives what this member has not sent to another one, and leaves: on a notice that it will be ended.
+
+        Returns:
+            Whether another member has taken it over within `Members.leave_within` seconds. Otherwise it stays
+            in `state_dict`.
+        """
+        return self._of_members.leave()
+
+    @property
+    def membership(self) -> Membership:
+        """What became of this member since its training began. Raises ValueError without `members`."""
+        return self._of_members.membership
+
+    @property
+    def _of_members(self) -> MemberRounds:
+        if not isinstance(self._rounds, MemberRounds):
+            raise ValueError("LocalSteps was made without members")
+        return self._rounds
+
     @property
     def is_first_worker(self) -> bool:
         """Whether this worker logs for all: the first of its group, and of the first shard."""
+        if isinstance(self._rounds, MemberRounds):
+            return self._rounds.is_first
         meshes = (
             getattr(parameter, "device_mesh", None) for parameter in self._parameters.values()
         )  # FSDP2's
@@ -343,12 +391,16 @@ class LocalSteps:
             ValueError: the state has another version, or belongs to another worker, another number of
                 workers, another model or other fragments; or with `reshard`, a worker's state is missing.
         """
+        if reshard and self._members is not None:
+            raise ValueError("reshard = True with members: load this worker's own state")
         if not reshard and not isinstance(state, Mapping):
             raise ValueError(f"{len(state)} states: without reshard=True, load this worker's own")
         states: Sequence[Mapping[str, Any]] = [state] if isinstance(state, Mapping) else state
         weights = dict(zip(self._parameters, self._weights, strict=True))
         shapes = [{name: tensor.shape for name, tensor in kind.items()} for kind in (weights, self._others)]
         for saved in states:
+            if ("hello" in saved["rounds"]) != (self._members is not None):
+                raise ValueError("a run with members goes on from a state of one with members, and no other")
             if saved.get("version") != _VERSION:
                 raise ValueError(
                     f"version {saved.get('version')!r} of a state; this program reads {_VERSION}"
@@ -376,6 +428,7 @@ class LocalSteps:
         load_buffers(self._model, own["buffers"])
         rounds.agreed.buffers = {name: buffer.clone() for name, buffer in own["agreed_buffers"].items()}
         if reshard:
+            assert isinstance(rounds, LocalRounds)
             models = [FormerModel([saved["own"][name] for name in weights]) for saved in former]
             rounds.reshard([saved["rounds"] for saved in former], models)
             rounds.progress = float(shared["rounds"]["progress"])  # what its fragments were sent at
@@ -423,6 +476,22 @@ def _read_fields(**fields: Any) -> LocalFields:
         raise ValueError(
             f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
         ) from None
+
+
+def _require_plain(
+    model: nn.Module, fields: LocalFields, fragments: int, every: int | None, **others: object
+) -> None:
+    """Raises ValueError for what workers that come and go cannot have."""
+    plain = {"pattern": "allgather", "exchange": "pseudo_gradients", "delay_steps": 0}
+    for name, value in plain.items():
+        if getattr(fields, name) != value:
+            raise ValueError(f"{name} = {getattr(fields, name)} with members: must be {value}")
+    if fragments != 1 or every is None:
+        raise ValueError("members: a round is of the whole model, after `every` steps; fragments must be 1")
+    for name in (name for name, value in others.items() if value is not None):
+        raise ValueError(f"{name} with members: leave it out; Members says who they are, and has the key")
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise ValueError("model is sharded: a member has a whole model")
 
 
 def _require_interval(every: int | None, every_examples: float | None) -> None:

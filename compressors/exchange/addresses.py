@@ -94,7 +94,7 @@ def listening_address() -> str:
             )
         return addresses[0]
     store = underlying(default_store())
-    return (_source_address(store.host) if isinstance(store, TCPStore) else None) or _LOOPBACK
+    return (source_address(store.host) if isinstance(store, TCPStore) else None) or _LOOPBACK
 
 
 def reachable_address(addresses: Sequence[str], hosts: Sequence[str], rank: int) -> str:
@@ -111,7 +111,7 @@ def reachable_address(addresses: Sequence[str], hosts: Sequence[str], rank: int)
     if _interface() or not _is_loopback(addresses[rank]):
         return addresses[rank]
     for address in addresses:
-        if not _is_loopback(address) and (source := _source_address(address)):
+        if not _is_loopback(address) and (source := source_address(address)):
             return source
     if len(set(hosts)) > 1:  # the store is a file, or is reached through a tunnel
         local = {address for name in psutil.net_if_addrs() for address in _addresses_of(name)}
@@ -142,7 +142,7 @@ def _resolved(host: str) -> list[str]:
     return [str(info[4][0]) for info in sorted(infos, key=lambda info: _FAMILIES.index(info[0]))]
 
 
-def _source_address(host: str) -> str | None:
+def source_address(host: str) -> str | None:
     """The address of this machine by which it reaches a host; None if there is no route to it."""
     for address in _resolved(host):
         family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -38,13 +38,21 @@ def key_of_environment() -> bytes:
             f"there is no key; set {KEY_FILE} to a file that holds one, or {KEY}, for all workers"
         )
     if path:
-        try:
-            with Path(path).open("rb") as file:
-                key, where = file.read(LONGEST_KEY + 1).strip(), f"{KEY_FILE} = {path}"
-        except OSError as error:
-            raise KeyProblem(f"{KEY_FILE} = {path}: {error.strerror}") from None
-    else:
-        key, where = text.strip().encode(errors="surrogateescape"), KEY
+        return key_of_file(Path(path), f"{KEY_FILE} =")
+    return _usable(text.strip().encode(errors="surrogateescape"), KEY)
+
+
+def key_of_file(path: Path, option: str) -> bytes:
+    """The key in a file, without white space around it; raises KeyProblem, which names the option."""
+    try:
+        with path.open("rb") as file:
+            key = file.read(LONGEST_KEY + 1).strip()
+    except OSError as error:
+        raise KeyProblem(f"{option} {path}: {error.strerror}") from None
+    return _usable(key, f"{option} {path}")
+
+
+def _usable(key: bytes, where: str) -> bytes:
     if not SHORTEST_KEY <= len(key) <= LONGEST_KEY:
         raise KeyProblem(
             f"{where}: a key has {SHORTEST_KEY} to {LONGEST_KEY} bytes, this one {len(key)}; "

@@ -112,6 +112,7 @@ class Fragment:
         agreed: their agreed weights, flat [numel]; the same bits on all workers.
         momentum: of the outer optimizer, flat [numel] by parameter; empty without.
         part: the worker's.
+        workers: that have a part in a mean.
         sent_at: the progress at its last sending, or at what counts as one at first.
         sent_step: the step of it.
         in_flight: what was sent and is not merged.
@@ -130,6 +131,7 @@ class Fragment:
         """Takes charge of some of the parameters; `agreed` and `parameters` have all."""
         self.averaging = Averaging(group.carrier, pattern, pattern.names, tag, NonFiniteWeight)
         self.pattern, self.ordinals, self._fields, self._group = pattern, ordinals, fields, group
+        self.workers = group.workers
         self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
         self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
         self.parameters = [parameters[ordinal] for ordinal in ordinals]
@@ -177,7 +179,7 @@ class Fragment:
         if not self._fields.unsent:
             return self.agreed
         # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
-        share = self._fields.unsent_share(self._group.workers) / (self.part.weight or 1.0)
+        share = self._fields.unsent_share(self.workers) / (self.part.weight or 1.0)
         residuals = self.pattern.unsent()
         return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
 

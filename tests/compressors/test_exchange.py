@@ -99,7 +99,7 @@ def test_a_worker_listens_where_all_others_reach_it(
     addresses: list[str], hosts: list[str], address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setattr(addressing, "_source_address", {"10.0.0.2": "10.0.0.1"}.get)
+    monkeypatch.setattr(addressing, "source_address", {"10.0.0.2": "10.0.0.1"}.get)
     monkeypatch.setattr(addressing, "_addresses_of", lambda _: ["10.0.0.1"])
     monkeypatch.setattr(addressing, "_resolved", lambda _: ["127.0.1.1", "10.0.0.1"])
     assert reachable_address(addresses, hosts, 0) == address

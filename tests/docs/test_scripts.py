@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -171,8 +172,34 @@ def test_other_examples_run_in_the_light_install(light, tmp_path):
     examples = fences.ROOT / "examples"
     assert "changed" in run_light(light, 1, example("publish-weights"), "train", tmp_path, "--steps", 2)
     run_light(light, 1, examples / "own_methods.py")
-    tried = {"ddp_script", "fsdp2_script", "local_steps_script", "publish_script", "own_methods"}
+    tried = {
+        "ddp_script",
+        "fsdp2_script",
+        "local_steps_script",
+        "publish_script",
+        "own_methods",
+        "members_script",
+    }
     assert {path.stem for path in examples.glob("*.py")} == tried | {"serve_script"}
+
+
+def test_a_member_trains_in_the_light_install(light, tmp_path):
+    (tmp_path / "key").write_text("0123456789abcdef0123456789abcdef")
+    key, state = ["--key-file", tmp_path / "key"], ["--state", tmp_path / "run.db"]
+    command = [light, "-m", "taugrad.compressors.coordinator", "--listen", "127.0.0.1:0", *key, *state]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    coordinator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        at = ["--coordinator", coordinator.stdout.readline().split()[-1]]
+        few, saved = ["--steps", "12", "--every", "4"], ["--checkpoint", tmp_path / "a.pt"]
+        script = fences.ROOT / "examples" / "members_script.py"
+        for _ in range(2):  # the second time from its checkpoint
+            said = run_light(light, 1, script, *at, *key, *few, *saved)
+        assert re.findall(r"round (\d), 1 members", said) == ["4", "5", "6"]
+    finally:
+        coordinator.kill()
+        coordinator.wait()
+        coordinator.stdout.close()
 
 
 def test_the_trainer_of_servers_publishes_what_they_load(tmp_path):

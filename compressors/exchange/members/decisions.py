@@ -1,0 +1,529 @@
+"""The coordinator of members, as a state machine: events and the time in, messages out.
+
+It has no socket and no clock. Its table is what must be durable: the caller writes it before it sends the
+messages. A round is decided over what receivers hold: it closes when all members have all offers; or, at a
+deadline, with the largest set that two members hold. A decision is final once a live member has applied it.
+Where all that held one of its offers have left before, the decision is recalled: its ballot is void, and a
+higher one decides. Nobody can apply it meanwhile, for members take items from present members only, and all
+of them have said what they hold since the last one left.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
+from statistics import median
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from ...errors import CompressionError
+from .messages import Decision, Hello, Key, Message, Peer, Recall, Refusal, Report, Rules, StateId, View
+
+KEEP = 128
+"""Rounds whose decisions and offers are kept for those that are behind."""
+_REMEMBERED = 512
+"""Former incarnations whose residual may still count."""
+_TRUSTED_ROUNDS = 8
+"""A member that was late in none of so many rounds is waited for."""
+_LATE_FACTOR = 1.05
+"""Likewise `Rules.factor`, where a round waits only for members that were late."""
+_ENOUGH = 3
+"""Rounds after which their usual time is known."""
+
+log = logging.getLogger("taugrad")
+
+
+class OldTable(CompressionError):
+    """A member knows of a later epoch or round than the coordinator's table: the file is an old one."""
+
+
+class _Durable(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Occupant(_Durable):
+    """Who has a slot."""
+
+    slot: int
+    process: str
+    endpoint: str
+    residual_counts: bool
+    since: int
+    """The round of its state when it said hello, or the last one; later that when it ceased to be joining."""
+    joining: bool = True
+
+
+class Record(_Durable):
+    """What became of an incarnation's offers, and of its residual."""
+
+    process: str
+    taken: int = 0
+    """The number of the last offer of its process that a round has."""
+    heir: str = ""
+    """The process that continues from its residual after it has left; empty if none does."""
+    adopted_by: int = 0
+    """The incarnation that takes over its residual; 0: none does."""
+
+
+class Table(_Durable):
+    """What a coordinator must not forget."""
+
+    run: str
+    epoch: int = 0
+    """It grows at each start."""
+    rules: Rules | None = None
+    """Those of the first member; others must have the same."""
+    settings: dict[str, str] = {}
+    ballot: int = 0
+    last: int = 0
+    """The last round that is decided."""
+    known: int = 0
+    """The last round that a member is known to have applied."""
+    beginner: int = 0
+    """The member whose weights were the first of all; 0: nobody, yet."""
+    decisions: dict[int, Decision] = {}
+    recalls: list[Recall] = []
+    members: dict[int, Occupant] = {}
+    """By incarnation."""
+    incarnations: int = 0
+    """How many there were."""
+    records: dict[int, Record] = {}
+    """By incarnation, present or former."""
+
+    def is_void(self, state: StateId) -> bool:
+        """Whether a state has a decision that was recalled."""
+        return any(recall.voids(state) for recall in self.recalls)
+
+    def void_from(self, number: int) -> None:
+        """Recalls the decisions about this round and later ones."""
+        self.ballot += 1
+        recalls = [recall for recall in self.recalls if recall.round < number][-KEEP:]
+        self.recalls = [*recalls, Recall(round=number, ballot=self.ballot)]
+        for later in [later for later in self.decisions if later >= number]:
+            for incarnation, offer in self.decisions.pop(later).offers.values():
+                process = self.records[incarnation].process
+                for record in self.records.values():
+                    if record.process == process:
+                        record.taken = min(record.taken, offer - 1)
+        self.last = max(number - 1, 0)
+        self.known = min(self.known, self.last)
+
+
+@dataclass
+class _Heard:
+    """What a member said last, in this epoch."""
+
+    at: float
+    report: Report | None = None
+    left_out: int = 0
+
+    @property
+    def version(self) -> int:
+        return -1 if self.report is None else self.report.version
+
+    @property
+    def held(self) -> Collection[Key]:
+        return () if self.report is None else self.report.held
+
+
+class Outcome(NamedTuple):
+    """What an event leads to."""
+
+    writes: bool
+    """Whether the table has changed: it must be durable before any message is sent."""
+    messages: list[tuple[str, Message]]
+    """Processes, and what to send to them."""
+
+
+class Coordinator:
+    """Decides who is a member, and which offers are in a round.
+
+    Attributes:
+        table: see `Table`.
+        left: by incarnation, why a former member left; of this epoch.
+        waiting: see `View`.
+    """
+
+    def __init__(self, table: Table, nonce: str, now: float, *, accept_older: bool = False) -> None:
+        """Starts a new epoch; the table must be durable before the first message.
+
+        Args:
+            table: a new or a former one.
+            nonce: another text at each start.
+            now: seconds of a monotonic clock, here and in all methods.
+            accept_older: whether a run whose members are all gone goes on from an older state than the last.
+        """
+        self.table, self._nonce, self._accept_older = table, nonce, accept_older
+        self.left: dict[int, str] = {}
+        self.waiting = ""
+        table.epoch += 1
+        self._version, self._told, self._left_version, self._dirty = 0, 0, 0, True
+        self._heard = {incarnation: _Heard(now) for incarnation in table.members}
+        self._digests: dict[tuple[int, int], str] = {}
+        self._seconds: deque[float] = deque(maxlen=16)
+        """From a round's opening until it could have been decided."""
+        self._ticked_at = self._opened_at = now
+        self._first_at: float | None = None
+        """When the first offer of the open round was known."""
+        self._timed = False
+
+    # Events.
+
+    def handle(self, process: str, message: Hello | Report, now: float) -> Outcome:
+        """Handles what a process sent; raises OldTable."""
+        replies: list[tuple[str, Message]] = []
+        if isinstance(message, Hello):
+            incarnation, refusal = self._admit(message, now)
+            wants = True
+        else:
+            incarnation, refusal = message.incarnation, self._note(message, now)
+            wants = message.asks or (message.epoch, message.version) < (self.table.epoch, self._version)
+        if refusal is not None:
+            replies.append((process, refusal))
+        self._evaluate(now)
+        if incarnation in self.table.members and wants and self._told == self._version:
+            replies.append((process, self.view(incarnation, now)))
+        return self._outcome(replies, now)
+
+    def close(self, process: str, now: float) -> Outcome:
+        """Handles that a process's connection has closed."""
+        for incarnation in [i for i, member in self.table.members.items() if member.process == process]:
+            self._leave(incarnation, "its connection was closed")
+        self._evaluate(now)
+        return self._outcome([], now)
+
+    def tick(self, now: float) -> Outcome:
+        """Lets time pass; called a few times a second."""
+        if self.table.rules is not None and now - self._ticked_at > self.table.rules.silent_after_s / 2:
+            for heard in self._heard.values():  # this process was stopped: silence says nothing
+                heard.at = now
+        self._ticked_at = now
+        self._evaluate(now)
+        return self._outcome([], now)
+
+    # Who is a member.
+
+    def _admit(self, hello: Hello, now: float) -> tuple[int, Refusal | None]:
+        table, state = self.table, hello.state
+        for incarnation, member in table.members.items():
+            if member.process == hello.process:
+                return incarnation, None
+        is_new = not (table.decisions or table.beginner or table.known)
+        if table.rules is None or (is_new and not table.members):
+            table.rules, table.settings, table.run = hello.rules, dict(hello.settings), hello.run or table.run
+        if is_new and state is not None and state.round > table.last:  # a run begins from a checkpoint
+            table.last = table.known = state.round
+            table.ballot = max(table.ballot, state.ballot)
+            table.epoch = max(table.epoch, hello.epoch + 1)
+        self._require_latest(hello.run, hello.epoch)
+        if reason := self._why_refused(hello):
+            return 0, Refusal(final=True, reason=reason)
+        assert table.rules is not None
+        taken = {member.slot for member in table.members.values()}
+        free = [slot for slot in range(table.rules.max_members) if slot not in taken]
+        if not free:
+            return 0, Refusal(final=False, reason=f"all {table.rules.max_members} slots are taken")
+        table.incarnations += 1
+        incarnation, former = table.incarnations, table.records.get(hello.previous)
+        record, counts = Record(process=hello.process), False
+        if former is not None and hello.previous not in table.members:
+            former.heir = former.heir or hello.process
+            counts = former.heir == hello.process and not former.adopted_by
+            counts &= former.taken <= hello.offered
+            if former.process == hello.process:  # it was thought to be gone
+                record.taken = former.taken
+                for other in table.records.values():
+                    if other.adopted_by == hello.previous:
+                        other.adopted_by = incarnation
+        table.records[incarnation] = record
+        for old in [old for old in table.records if old <= table.incarnations - _REMEMBERED]:
+            if old not in table.members:
+                del table.records[old]
+        table.members[incarnation] = Occupant(
+            slot=free[0],
+            process=hello.process,
+            endpoint=hello.endpoint,
+            residual_counts=counts,
+            since=table.last if state is None or table.is_void(state) else state.round,
+        )
+        self._heard[incarnation] = _Heard(now)
+        log.info("slot %d, incarnation %d, joins from %s", free[0], incarnation, hello.endpoint)
+        self._changed()
+        return incarnation, None
+
+    def _require_latest(self, run: str, epoch: int, number: int = 0) -> None:
+        if run != self.table.run:
+            return
+        for what, theirs, ours in (("epoch", epoch, self.table.epoch), ("round", number, self.table.last)):
+            if theirs > ours:
+                raise OldTable(
+                    f"a member has seen {what} {theirs} of this run, the table here is of {ours}: "
+                    "its file is an old one, or another coordinator runs"
+                )
+
+    def _why_refused(self, hello: Hello) -> str:
+        table, state = self.table, hello.state
+        if hello.run and hello.run != table.run:
+            return f"this coordinator is of run {table.run}, the member of {hello.run}"
+        theirs, ours = ({**vars(part.rules), **part.settings} for part in (hello, table))
+        for name in sorted(theirs.keys() | ours.keys()):
+            if theirs.get(name) != ours.get(name):
+                return f"{name} = {theirs.get(name)}; the run's other members have {ours.get(name)}"
+        if state is not None and state.round > table.last and not table.is_void(state):
+            return (
+                f"the member has the state of round {state.round}, this coordinator's last round is "
+                f"{table.last}: its file is an old one, or of another run"
+            )
+        return ""
+
+    def _note(self, report: Report, now: float) -> Refusal | None:
+        """Notes what a member knows."""
+        table, incarnation, applied = self.table, report.incarnation, report.applied
+        if report.run != table.run:
+            reason = f"this coordinator is of run {table.run}, the member of {report.run}"
+            return Refusal(incarnation=incarnation, final=True, reason=reason)
+        self._require_latest(report.run, report.epoch)
+        if incarnation not in table.members:
+            reason = self.left.get(incarnation, "it has left before this coordinator was started")
+            return Refusal(incarnation=incarnation, final=False, reason=reason)
+        heard = self._heard[incarnation]
+        heard.at, before = now, heard.report
+        if report.epoch != table.epoch or (before is not None and report.number <= before.number):
+            return None
+        heard.report = report
+        if applied is None or table.is_void(applied):
+            return None
+        self._require_latest(report.run, 0, applied.round)
+        if applied.round > table.known:
+            table.known, self._dirty = applied.round, True
+        for old in [old for old in self._digests if old[0] < applied.round - KEEP]:
+            del self._digests[old]
+        digest = applied.digest
+        if digest and digest != self._digests.setdefault((applied.round, applied.ballot), digest):
+            reason = f"its state of round {applied.round} has other bits than the others'"
+            self._leave(incarnation, reason)
+            return Refusal(incarnation=incarnation, final=True, reason=reason)
+        return None
+
+    def _leave(self, incarnation: int, reason: str) -> None:
+        slot = self.table.members.pop(incarnation).slot
+        del self._heard[incarnation]
+        self.left[incarnation] = reason
+        log.info("slot %d, incarnation %d, has left: %s", slot, incarnation, reason)
+        while len(self.left) > _REMEMBERED:
+            del self.left[next(iter(self.left))]
+        self._changed()
+        self._left_version = self._version
+
+    # What follows from what is known.
+
+    def _evaluate(self, now: float) -> None:
+        rules = self.table.rules
+        if rules is None:
+            return
+        for incarnation, heard in list(self._heard.items()):
+            if heard.report is not None and heard.report.finished:
+                self._leave(incarnation, "it has finished")
+            elif now - heard.at > rules.silent_after_s:
+                self._leave(incarnation, f"it has been silent for {rules.silent_after_s:g} s")
+        self._grant_adoptions()
+        self._activate()
+        self._recall()
+        self._decide(rules, now)
+
+    def _grant_adoptions(self) -> None:
+        for incarnation, heard in self._heard.items():
+            for leaver, number in heard.held:
+                if number or leaver == incarnation or not self._is_leaving(leaver):
+                    continue
+                if not self.table.records[leaver].adopted_by:
+                    self.table.records[leaver].adopted_by = incarnation
+                    self._changed()
+
+    def _is_leaving(self, incarnation: int) -> bool:
+        heard = self._heard.get(incarnation)
+        return heard is not None and heard.report is not None and heard.report.leaving
+
+    def _applied(self, incarnation: int) -> int:
+        """The last round in a member's state; -1: it has none that counts."""
+        report = self._heard[incarnation].report
+        state = None if report is None else report.applied
+        return -1 if state is None or self.table.is_void(state) else state.round
+
+    @property
+    def _all_know(self) -> bool:
+        """Whether all members have said what they hold since the last one left."""
+        return all(heard.version >= self._left_version for heard in self._heard.values())
+
+    @property
+    def _active(self) -> list[int]:
+        return [incarnation for incarnation, member in self.table.members.items() if not member.joining]
+
+    def _activate(self) -> None:
+        """Takes in joining members that have caught up; where all others are gone, the latest state's."""
+        table, active = self.table, self._active
+        joining = [incarnation for incarnation, member in table.members.items() if member.joining]
+        if active:
+            entering = [i for i in joining if self._applied(i) >= max(table.last - 1, 0)]
+        else:
+            least = 0 if self._accept_older else table.known
+            entering = sorted((i for i in joining if self._applied(i) >= least), key=self._applied)[-1:]
+            if not entering and joining and not table.known and self._all_know:  # nothing is lost
+                entering, table.beginner = joining[:1], joining[0]
+                table.void_from(0)
+        for incarnation in entering:
+            member = table.members[incarnation]
+            member.joining, member.since = False, table.last
+            self._changed()
+
+    def _recall(self) -> None:
+        """Recalls the first decision that no member has applied, and none ever can."""
+        if not self._active or not self._all_know:
+            return
+        base = max(map(self._applied, self._heard))
+        held = {key for heard in self._heard.values() for key in heard.held}
+        for number in range(base + 1, self.table.last + 1) if base >= 0 else ():
+            decision = self.table.decisions.get(number)
+            if decision is None or not held.issuperset(decision.offers.values()):
+                self.table.void_from(number)
+                self._changed()
+                return
+
+    # Deciding.
+
+    def _decide(self, rules: Rules, now: float) -> None:
+        table, active, number = self.table, self._active, self.table.last + 1
+        if len(active) < rules.min_members or not active:
+            self._open(now)
+            self.waiting = f"{len(active)} members, a round needs {rules.min_members}: waiting for more"
+            if not active and table.known:
+                self.waiting = f"all members are gone: waiting for one with the state of round {table.known}"
+            return
+        offers = {
+            key[0]: key
+            for heard in self._heard.values()
+            for key in sorted(heard.held)
+            if key[0] in active and key[1] > table.records[key[0]].taken
+        }
+        held = {i: {of for of, key in offers.items() if key in h.held} for i, h in self._heard.items()}
+        live, offered = set(active), set(offers)
+        if not offered:
+            self.waiting = ""
+            return
+        if self._first_at is None:
+            self._first_at = now
+        best = _largest_held(held, min(2, len(active)))
+        enough = len(best) >= ceil(rules.quorum * len(active))
+        if enough and not self._timed:
+            self._timed = True
+            self._seconds.append(now - self._opened_at)
+        going = {i for i in active if self._is_leaving(i)}
+        awaited = {i for i in active if not held[i] >= offered} | (live - offered - going)
+        slots = ", ".join(map(str, sorted(table.members[i].slot for i in awaited)))
+        self.waiting = f"round {number} waits for slots {slots}" if awaited else ""
+        if enough and (not awaited or now >= self._deadline(rules, awaited)):
+            self._close_round(number, {i: offers[i] for i in best}, now)
+        elif now >= self._first_at + rules.most_s:
+            for incarnation in live - offered or {max(live)}:
+                self._leave(incarnation, f"round {number} has waited for it for {rules.most_s:g} s")
+
+    def _deadline(self, rules: Rules, awaited: Iterable[int]) -> float:
+        assert self._first_at is not None
+        last = self._first_at + rules.most_s
+        if len(self._seconds) < _ENOUGH:
+            return last
+        factor = rules.factor if any(map(self._is_trusted, awaited)) else _LATE_FACTOR
+        usual = self._opened_at + factor * median(self._seconds)
+        return min(last, max(usual, self._first_at + rules.least_s))
+
+    def _is_trusted(self, incarnation: int) -> bool:
+        """Whether a member was in the latest rounds, since it is a member."""
+        slot, since = self.table.members[incarnation].slot, self.table.members[incarnation].since
+        latest = [self.table.decisions[number] for number in sorted(self.table.decisions)[-_TRUSTED_ROUNDS:]]
+        rounds = [decision.offers.get(slot, (0,))[0] for decision in latest if decision.round > since]
+        return bool(rounds) and set(rounds) == {incarnation}
+
+    def _close_round(self, number: int, chosen: Mapping[int, Key], now: float) -> None:
+        table = self.table
+        offers = {table.members[incarnation].slot: key for incarnation, key in chosen.items()}
+        table.decisions[number] = Decision(
+            round=number, ballot=table.ballot, offers=dict(sorted(offers.items()))
+        )
+        table.last = number
+        for incarnation, offer in chosen.values():
+            table.records[incarnation].taken = offer
+        table.decisions.pop(number - KEEP, None)
+        for incarnation in set(self._active).difference(chosen):
+            self._heard[incarnation].left_out += 1
+        self._open(now)
+        self.waiting = ""
+        self._changed()
+
+    def _open(self, now: float) -> None:
+        self._opened_at, self._first_at, self._timed = now, None, False
+
+    # Messages.
+
+    def _changed(self) -> None:
+        """Called when the table has changed: all members get another view."""
+        self._version, self._dirty = self._version + 1, True
+
+    def _outcome(self, replies: list[tuple[str, Message]], now: float) -> Outcome:
+        if self._told < self._version:
+            replies += [(member.process, self.view(i, now)) for i, member in self.table.members.items()]
+            self._told = self._version
+        writes, self._dirty = self._dirty, False
+        return Outcome(writes, replies)
+
+    def view(self, incarnation: int, now: float) -> View:
+        """What a member is told; 0: a person."""
+        table, members = self.table, self.table.members
+        applied = {i: self._applied(i) for i in members}
+        behind = min((n if n >= 0 else members[i].since for i, n in applied.items()), default=table.last)
+        peers = [
+            Peer(
+                slot=member.slot,
+                incarnation=i,
+                endpoint=member.endpoint,
+                joining=member.joining,
+                applied=applied[i],
+                taken=table.records[i].taken,
+                held=tuple(self._heard[i].held),
+                silent_s=now - self._heard[i].at,
+                left_out=self._heard[i].left_out,
+                sent_bytes=getattr(self._heard[i].report, "sent_bytes", 0),
+            )
+            for i, member in members.items()
+        ]
+        adopted = {i: record.adopted_by for i, record in table.records.items() if record.adopted_by}
+        return View(
+            run=table.run,
+            epoch=table.epoch,
+            nonce=self._nonce,
+            version=self._version,
+            incarnation=incarnation,
+            peers=tuple(peers),
+            last=table.last,
+            ballot=table.ballot,
+            decisions=tuple(made for number, made in sorted(table.decisions.items()) if number > behind),
+            recalls=tuple(table.recalls),
+            residual_counts=incarnation in members and members[incarnation].residual_counts,
+            begins=bool(incarnation) and table.beginner == incarnation,
+            adopted={leaver: heir for leaver, heir in adopted.items() if incarnation in (leaver, heir)},
+            waiting=self.waiting,
+            left=tuple(f"{i}: {reason}" for i, reason in list(self.left.items())[-8:]),
+        )
+
+
+def _largest_held(held: Mapping[int, Collection[int]], holders: int) -> set[int]:
+    """The largest set that so many members hold; of two as large, the one that more hold."""
+    best, most = set[int](), (0, 0)
+    for group in combinations(sorted(held), holders):
+        common = set.intersection(*(set(held[incarnation]) for incarnation in group))
+        worth = len(common), sum(common <= set(offers) for offers in held.values())
+        if common and worth > most:
+            best, most = common, worth
+    return best

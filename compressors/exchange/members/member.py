@@ -1,0 +1,530 @@
+"""A member's side of rounds, as a state machine: messages and the time in, messages out.
+
+It has no socket, no clock and no weights. One thread hands in what arrives; the training asks for the next
+`Step`, such as a round to apply, and does it at once: from then on the member counts it as done.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import CorruptMessage, MemberRefused
+from ..carrier import Payload
+from .messages import Decision, Hello, Key, Message, Part, Peer, Refusal, Report, StateId, View, Want
+
+COORDINATOR = 0
+"""In place of an incarnation, the receiver of messages to the coordinator."""
+_WINDOW = 4
+"""Chunks of a state that are under way at once."""
+
+
+class Join(NamedTuple):
+    """The process has become a member, for the first time or again."""
+
+    residual_counts: bool
+    """Whether its residual is to be kept: nothing of it was sent since it was saved."""
+    void_from: int | None
+    """Rounds from this one on, which it has applied, no longer count; None: all do."""
+
+
+class Withdrawn(NamedTuple):
+    """What it handed in before it joined again never will be in a round, and is its own again."""
+
+    counts: bool
+    """Whether it is to be kept, as the residual."""
+
+
+class Begin(NamedTuple):
+    """Its own weights are everybody's first."""
+
+    state: StateId
+
+
+class Apply(NamedTuple):
+    """A round is to be applied."""
+
+    state: StateId
+    offers: Mapping[int, Payload]
+    """By slot, ascending."""
+    included: bool
+    """Whether what this member handed in is among them."""
+
+
+class Restore(NamedTuple):
+    """An agreed state is to be taken over."""
+
+    state: StateId
+    data: Payload
+    included: bool
+    """Whether what this member handed in is in it."""
+
+
+class TakeSnapshot(NamedTuple):
+    """The agreed state is needed for another member: call `Member.provide` at once."""
+
+
+class TakeOver(NamedTuple):
+    """The residual of a member that leaves is to be added to this one's."""
+
+    data: Payload
+
+
+class Given(NamedTuple):
+    """Another member has this one's residual."""
+
+
+Step = Join | Withdrawn | Begin | Apply | Restore | TakeSnapshot | TakeOver | Given
+Sends = list[tuple[int, Message]]
+"""Incarnations, or COORDINATOR, and what to send to them."""
+
+
+@dataclass
+class _Retry:
+    """When to ask again, each time after twice as long."""
+
+    due: float
+    attempts: int = 0
+
+    def passed(self, now: float, every_s: float) -> bool:
+        """Whether it is time; counts the attempt."""
+        if now < self.due:
+            return False
+        self.due, self.attempts = now + every_s * 2 ** min(self.attempts, 3), self.attempts + 1
+        return True
+
+
+@dataclass
+class _Fetch:
+    """An agreed state that arrives in chunks."""
+
+    state: StateId | None = None
+    count: int = 1
+    chunks: dict[int, Payload] = field(default_factory=dict)
+
+
+class Member:
+    """One process's side of the rounds.
+
+    Attributes:
+        view: the newest of the coordinator's; None before the first.
+        incarnation: of this process; 0 while it is no member.
+        applied: the agreed state that it has; None before it has one.
+        offered: the number of its last offer.
+        sent_bytes: to other members, as the caller counts them.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        now: float,
+        *,
+        retry_s: float = 1.0,
+        wait_s: float = 600.0,
+        chunk_bytes: int = 1 << 18,
+    ) -> None:
+        """Prepares to say hello.
+
+        Args:
+            hello: with the state and the incarnation of a checkpoint, or without.
+            now: seconds of a monotonic clock, here and in all methods.
+            retry_s: after which what was asked for is asked for again.
+            wait_s: for which it waits for the coordinator, or to be let in.
+            chunk_bytes: of an agreed state in one message.
+        """
+        self.view: View | None = None
+        self.incarnation, self.applied, self.offered, self.sent_bytes = 0, hello.state, hello.offered, 0
+        self._hello, self._retry_s, self._wait_s, self._chunk_bytes = hello, retry_s, wait_s, chunk_bytes
+        self._pulse_s = hello.rules.silent_after_s / 4
+        self._mine: set[int] = set()
+        """Incarnations of this process."""
+        self._history: deque[StateId] = deque([hello.state] if hello.state else [], 256)
+        self._items: dict[Key, Payload] = {}
+        """Offers, and residuals of members that leave."""
+        self._handed_in: Key | None = None
+        self._shared: set[tuple[Key, int]] = set()
+        """What was sent without being asked for, and to whom."""
+        self._retries: dict[tuple[Key, int], _Retry] = {}
+        self._fetch: _Fetch | None = None
+        self._snapshot: tuple[StateId, Payload] | None = None
+        self._is_asked = False
+        """Whether another member needs a newer snapshot."""
+        self._join: Join | None = None
+        self._counts = False
+        """Whether its residual counted when it joined last."""
+        self._trains = self._leaving = self._finished = False
+        self._reported: Report | None = None
+        self._reports = 0
+        self._next_pulse = self._heard_at = self._in_at = now
+        self._refused, self._is_final = "", False
+
+    # Events.
+
+    def receive(self, sender: int, message: Message, now: float) -> Sends:
+        """Handles a message; what it does not expect is ignored.
+
+        Args:
+            sender: the incarnation of another member, or COORDINATOR.
+            message: from it.
+            now: see `__init__`.
+        """
+        sends: Sends = []
+        match message:
+            case View() if sender == COORDINATOR:
+                self._follow(message, now)
+            case Refusal() if sender == COORDINATOR and message.incarnation == self.incarnation:
+                self._refused, self._is_final, self.incarnation = message.reason, message.final, 0
+                self._next_pulse = max(now, self._next_pulse) if message.incarnation == 0 else now
+            case Want() if sender in self._peers:
+                sends = self._serve(sender, message)
+            case Part() if sender in self._peers:
+                self._take(message)
+            case _:
+                pass
+        return sends + self.tick(now)
+
+    def tick(self, now: float) -> Sends:
+        """Lets time pass; called a few times a second."""
+        sends: Sends = []
+        if self.view is not None and self.incarnation:
+            sends = [*self._share(self.view), *self._ask(self.view, now)]
+        return sends + self._report(now)
+
+    def _report(self, now: float) -> Sends:
+        """Tells the coordinator what is new, and from time to time everything."""
+        pulses = now >= self._next_pulse
+        if pulses:
+            self._next_pulse = now + self._pulse_s
+        if not self.incarnation:
+            hello = self._hello.model_copy(update={"state": self.applied, "offered": self.offered})
+            return [(COORDINATOR, hello)] if pulses and not self._is_final else []
+        view = self.view
+        assert view is not None
+        report = Report(
+            run=view.run,
+            incarnation=self.incarnation,
+            number=self._reports,
+            epoch=view.epoch,
+            version=view.version,
+            applied=self.applied,
+            held=tuple(sorted(self._items)),
+            leaving=self._leaving,
+            finished=self._finished,
+        )
+        if not pulses and report == self._reported:
+            return []
+        self._reports += 1
+        self._reported = report.model_copy(update={"number": self._reports})
+        return [
+            (COORDINATOR, self._reported.model_copy(update={"asks": pulses, "sent_bytes": self.sent_bytes}))
+        ]
+
+    # What the training does.
+
+    def hand_in(self, payload: Payload, now: float) -> Sends:
+        """Offers an update; the one before must be in a round."""
+        if self._handed_in is not None:
+            raise ValueError("handed in twice: the update before is in no round yet")
+        self.offered, self._trains = self.offered + 1, False
+        self._handed_in = max(self._mine), self.offered
+        self._items[self._handed_in] = payload
+        return self.tick(now)
+
+    def train(self) -> None:
+        """Tells that its agreed state must not change before it hands in, or joins again."""
+        self._trains = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether what was handed in is in no round yet."""
+        return self._handed_in is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether rounds wait for this member."""
+        return not getattr(self._peers.get(self.incarnation), "joining", True)
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether it has applied all rounds that it knows of."""
+        return self.view is not None and self._round >= self.view.last
+
+    @property
+    def slots(self) -> list[int]:
+        """Its own slot, and those of the others."""
+        mine = max(self._mine, default=0)
+        return [peer.slot for i, peer in sorted(self._peers.items(), key=lambda item: item[0] != mine)]
+
+    @property
+    def has_heir(self) -> bool:
+        """Whether there is another member that trains."""
+        return any(not peer.joining for peer in self._others)
+
+    def next(self) -> Step | None:
+        """The next step, which the training must do at once; None if there is nothing to do."""
+        view, join = self.view, self._join
+        if join is not None:
+            self._join = None
+            return join
+        if view is None or not self.incarnation:
+            return None
+        incarnation, number = self._handed_in or (self.incarnation, 0)
+        if incarnation != self.incarnation and self._peers[self.incarnation].taken < number:
+            self._handed_in = None
+            return Withdrawn(self._counts)
+        if self._leaving and self.incarnation in view.adopted:
+            self._leaving = False
+            return Given()
+        step = None
+        if not self._trains:
+            step = self._take_over(view) or self._restore(view) or self._apply(view)
+        if step is None and self._is_asked and self.applied is not None:
+            return TakeSnapshot()
+        return step
+
+    def _take_over(self, view: View) -> TakeOver | None:
+        for leaver, heir in view.adopted.items():
+            if heir == self.incarnation and (leaver, 0) in self._items:
+                return TakeOver(self._items.pop((leaver, 0)))
+        return None
+
+    def _apply(self, view: View) -> Step | None:
+        if self.applied is None:
+            return Begin(self._advance(view.last, view.ballot)) if view.begins else None
+        decision = self._next_decision(view)
+        if decision is None or not self._items.keys() >= set(decision.offers.values()):
+            return None
+        payloads = {slot: self._items[key] for slot, key in sorted(decision.offers.items())}
+        included = self._handed_in in decision.offers.values()
+        if included:
+            self._handed_in = None
+        return Apply(self._advance(decision.round, decision.ballot), payloads, included)
+
+    def confirm(self, digest: str) -> None:
+        """Tells the digest of the agreed state that was applied last, to be compared with the others'."""
+        assert self.applied is not None
+        self.applied = self.applied.model_copy(update={"digest": digest})
+
+    def provide(self, data: Payload) -> None:
+        """The bytes of the agreed state, as TakeSnapshot asked for."""
+        assert self.applied is not None
+        self._snapshot, self._is_asked = (self.applied, data), False
+
+    def give(self, residual: Payload, now: float) -> Sends:
+        """Offers the residual of this member, which leaves, to another one; the step `Given` follows."""
+        self._items[max(self._mine), 0] = residual
+        self._leaving = True
+        return self.tick(now)
+
+    def finish(self, now: float) -> Sends:
+        """Ends the membership."""
+        self._finished, self._next_pulse = True, now
+        return self.tick(now)
+
+    def require_progress(self, now: float) -> None:
+        """Raises MemberRefused where this process is refused, or has waited for too long."""
+        if self._is_final:
+            raise MemberRefused(f"the coordinator refuses this member: {self._refused}")
+        if now - self._heard_at > self._wait_s:
+            raise MemberRefused(f"the coordinator has not answered for {self._wait_s:g} s")
+        if now - self._in_at > self._wait_s:
+            raise MemberRefused(
+                f"has been joining for {self._wait_s:g} s: {self.waits_for or 'no member gives its state'}"
+            )
+
+    @property
+    def waits_for(self) -> str:
+        """For whom or what it waits, as far as it knows."""
+        if not self.incarnation:
+            return self._refused or "the coordinator does not answer: it does not run, or has another key"
+        return self.view.waiting if self.view is not None else ""
+
+    # Following the coordinator.
+
+    @property
+    def _round(self) -> int:
+        return -1 if self.applied is None else self.applied.round
+
+    @property
+    def _peers(self) -> dict[int, Peer]:
+        """By incarnation, all members."""
+        return {} if self.view is None else {peer.incarnation: peer for peer in self.view.peers}
+
+    @property
+    def _others(self) -> list[Peer]:
+        return [peer for incarnation, peer in self._peers.items() if incarnation != self.incarnation]
+
+    def _advance(self, number: int, ballot: int) -> StateId:
+        """Counts a round as applied."""
+        self.applied = StateId(round=number, ballot=ballot)
+        self._history.append(self.applied)
+        return self.applied
+
+    def _follow(self, view: View, now: float) -> None:
+        """Takes a view, if it is newer."""
+        before = self.view
+        if before is not None:
+            if (view.epoch, view.version) < (before.epoch, before.version):
+                return
+            if view.run != before.run or (view.epoch == before.epoch and view.nonce != before.nonce):
+                return  # of another coordinator, such as one that was started from an old file
+        if view.incarnation != self.incarnation and view.incarnation in self._mine:
+            return  # a late one: that incarnation has left
+        self.view, self._heard_at = view, now
+        if view.incarnation != self.incarnation:
+            self._enter(view)
+        if self.is_active:
+            self._in_at = now
+        self._items = {key: item for key, item in self._items.items() if self._may_need(view, key)}
+        self._shared = {(key, to) for key, to in self._shared if key in self._items and to in self._peers}
+        if self._snapshot is not None and self._snapshot[0].round + 1 < view.floor:
+            self._snapshot = None
+        fetched = None if self._fetch is None else self._fetch.state
+        if fetched is not None and not any(peer.applied >= fetched.round for peer in self._others):
+            self._fetch = None  # it may be decided again
+
+    def _may_need(self, view: View, key: Key) -> bool:
+        incarnation, number = key
+        if number == 0:  # a residual
+            return incarnation in self._peers or view.adopted.get(incarnation) == self.incarnation
+        if incarnation in self._peers and number > self._peers[incarnation].taken:
+            return True
+        return any(key in decision.offers.values() for decision in view.decisions)
+
+    def _enter(self, view: View) -> None:
+        """Begins a new incarnation."""
+        self.incarnation = view.incarnation
+        self._mine.add(view.incarnation)
+        self._hello = self._hello.model_copy(
+            update={"previous": view.incarnation, "run": view.run, "epoch": view.epoch}
+        )
+        void = [recall.round for recall in view.recalls for state in self._history if recall.voids(state)]
+        self._history = deque((state for state in self._history if not view.is_void(state)), 256)
+        if self.applied is not None and view.is_void(self.applied):
+            self.applied = None
+        taken = self._peers[self.incarnation].taken
+        self.offered = max(self.offered, taken)
+        self._counts, earlier = view.residual_counts, self._join
+        if earlier is not None:  # nobody has asked for it yet
+            self._counts &= earlier.residual_counts
+            void += [] if earlier.void_from is None else [earlier.void_from]
+        self._fetch, self._reported = None, None
+        self._trains = self._leaving = self._is_asked = False
+        self._join = Join(self._counts, min(void, default=None))
+
+    def _next_decision(self, view: View) -> Decision | None:
+        following = (decision for decision in view.decisions if decision.round == self._round + 1)
+        return None if self.applied is None else next(following, None)
+
+    # Items.
+
+    def _share(self, view: View) -> Iterator[tuple[int, Message]]:
+        """Sends its offer to all others, and its residual to one; each at once, and once."""
+        shares = [(self._handed_in, peer.incarnation) for peer in self._others]
+        if self._leaving:
+            heirs = [peer.incarnation for peer in self._others if not peer.joining]
+            shares = [((self.incarnation, 0), heir) for heir in heirs[:1]]
+        for key, to in shares:
+            if key in self._items and (key, to) not in self._shared:
+                self._shared.add((key, to))
+                yield to, Part(sender=self.incarnation, key=key, payload=self._items[key])
+
+    def _ask(self, view: View, now: float) -> Sends:
+        """Asks for items that others hold, and for chunks of a state where it needs one."""
+        holders = {
+            (key, 0): [peer.incarnation for peer in self._others if key in peer.held]
+            for key in {key for peer in self._others for key in peer.held if key[1]}
+            if key not in self._items and self._may_need(view, key)
+        }
+        undue = now + self._retry_s  # it may be on its way
+        if not self._needs_state(view, {key for key, _ in holders}):
+            self._fetch = None
+        else:
+            fetch = self._fetch = self._fetch or _Fetch()
+            number = max(self._round + 1, view.floor - 1) if fetch.state is None else fetch.state.round
+            if donors := [peer.incarnation for peer in self._others if peer.applied >= number]:
+                missing = [index for index in range(fetch.count) if index not in fetch.chunks][:_WINDOW]
+                holders |= {((0, number), index): donors for index in missing}
+        self._retries = {
+            item: self._retries.get(item) or _Retry(undue if item[0][0] else now) for item in holders
+        }
+        sends: Sends = []
+        for (key, index), retry in self._retries.items():
+            among = holders[key, index]
+            if retry.passed(now, self._retry_s):
+                holder = among[(self.incarnation + retry.attempts) % len(among)]
+                sends.append((holder, Want(sender=self.incarnation, key=key, index=index)))
+        return sends
+
+    def _needs_state(self, view: View, held: set[Key]) -> bool:
+        """Whether messages do not lead from its own state to the latest."""
+        if self.applied is None:
+            return not view.begins
+        if self._trains:
+            return False
+        needed = {key for d in view.decisions if d.round > self._round for key in d.offers.values()}
+        return self._round + 1 < view.floor or not needed <= held | self._items.keys()
+
+    def _take(self, part: Part) -> None:
+        incarnation, number = part.key
+        if incarnation:
+            if self.view is not None and self._may_need(self.view, part.key):
+                self._items.setdefault(part.key, part.payload)
+            return
+        fetch = self._fetch
+        if fetch is None:
+            return
+        if part.index >= part.count:
+            raise CorruptMessage(f"chunk {part.index} of a state of {part.count} chunks")
+        state = StateId(round=number, ballot=part.ballot)
+        if (fetch.state, fetch.count) != (state, part.count):
+            if fetch.state is not None and number <= fetch.state.round:
+                return
+            fetch.state, fetch.count, fetch.chunks = state, part.count, {}
+        fetch.chunks.setdefault(part.index, part.payload)
+
+    def _restore(self, view: View) -> Restore | None:
+        """The state that has arrived whole, if it is still of use."""
+        fetch = self._fetch
+        if fetch is None or fetch.state is None:
+            return None
+        state = fetch.state
+        if view.is_void(state) or state.round <= self._round or state.round + 1 < view.floor:
+            self._fetch = None
+            return None
+        if len(fetch.chunks) < fetch.count or view.last < state.round:
+            return None
+        self._fetch = None
+        data = np.concatenate([fetch.chunks[index] for index in range(fetch.count)])
+        later = {key for d in view.decisions if d.round > state.round for key in d.offers.values()}
+        taken = self._peers[self.incarnation].taken
+        included = (
+            self._handed_in is not None and self._handed_in[1] <= taken and self._handed_in not in later
+        )
+        if included:
+            self._handed_in = None
+        return Restore(self._advance(state.round, state.ballot), data, included)
+
+    def _serve(self, sender: int, want: Want) -> Sends:
+        key, index = want.key, want.index
+        if key in self._items:
+            return [(sender, Part(sender=self.incarnation, key=key, payload=self._items[key]))]
+        if key[0] or self._round < key[1]:
+            return []
+        if self._snapshot is None or self._snapshot[0].round < key[1]:
+            self._is_asked = True  # it asks again
+            return []
+        (state, data), size = self._snapshot, self._chunk_bytes
+        count = max(1, -(-data.size // size))
+        index = index if index < count else 0
+        part = Part(
+            sender=self.incarnation,
+            key=(0, state.round),
+            ballot=state.ballot,
+            index=index,
+            count=count,
+            payload=data[index * size : (index + 1) * size],
+        )
+        return [(sender, part)]

@@ -1,0 +1,472 @@
+"""The rounds of local steps whose members come and go; a process group is not needed.
+
+A member hands in what it has learned, and waits until a round has it. It applies that round, and those that
+were decided without it before, in their order. What it still has to send when it joins again (its steps since
+it continued from the agreed weights, an offer that no round took, another member's residual) is added to its
+next offer.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from ...bucket.compressor import Worker
+from ...bucket.ledger import Step, Traffic
+from ...errors import CorruptMessage, MemberRefused
+from ...local_fields import LocalFields
+from ...methods import Method
+from ...ops.array import host
+from ..addresses import source_address
+from ..carrier import Payload, in_memory
+from ..keys import require_long_enough
+from ..local_rounds import Agreed, Fragment
+from ..lockstep import Coroutine
+from ..mesh import most_bytes_of
+from ..patterns.allgather import AllGather
+from ..rounds import ExchangeRecord
+from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
+from ..worker_group import WorkerGroup
+from . import member, sockets
+from .messages import Hello, Rules, StateId
+from .session import Session
+
+_DIGEST_EVERY = 16
+"""Rounds after which members compare their agreed states."""
+_POLL_S = 0.2
+_LENGTH = np.dtype("<i8")
+
+log = logging.getLogger("taugrad")
+
+
+@dataclass(frozen=True)
+class Members:
+    """Where the coordinator of members is, and how it decides; the same for all members of a run."""
+
+    coordinator: str
+    """HOST:PORT."""
+    key: bytes
+    """The run's, 16 bytes or more: who has it may take part."""
+    quorum: float = 0.5
+    """The least part of the members whose updates make a round."""
+    max_members: int = 8
+    min_members: int = 1
+    """With fewer, all wait."""
+    leave_within: float = 25.0
+    """Seconds that `leave` takes at most."""
+    silent_after: float = 10.0
+    """Seconds after which a member that says nothing has left."""
+    round_within: float = 60.0
+    """Seconds for which those that have handed in wait for others, at most."""
+    wait: float = 600.0
+    """Seconds for which this member waits for the coordinator, or to be let in."""
+    host: str = ""
+    """This machine's address, as other members reach it; by default that by which it reaches the
+    coordinator."""
+
+    def __post_init__(self) -> None:
+        require_long_enough(self.key)
+        sockets.address_of(self.coordinator)
+        try:
+            self.rules()
+        except ValidationError as problems:
+            problem = problems.errors()[0]
+            raise ValueError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}") from None
+
+    def rules(self) -> Rules:
+        """The coordinator's part; raises pydantic.ValidationError."""
+        return Rules(
+            max_members=self.max_members,
+            min_members=self.min_members,
+            quorum=self.quorum,
+            silent_after_s=self.silent_after,
+            most_s=self.round_within,
+        )
+
+
+@dataclass
+class Membership:
+    """What became of a member, since its training began."""
+
+    round: int = 0
+    """The last one in its agreed state."""
+    members: int = 0
+    """How many had an update in that."""
+    rounds: int = 0
+    """That it applied."""
+    missed: int = 0
+    """Of them, those without an update of its own."""
+    restores: int = 0
+    """Agreed states that it took from another member."""
+    joins: int = 0
+    """How often it was let in."""
+    given: int = 0
+    """How often another member took over what it had not sent."""
+    taken_over: int = 0
+    """How often it took over what another one had not sent."""
+    dropped: int = 0
+    """How often what it had not sent no longer counted, such as that of a checkpoint, sent since."""
+    dropped_squares: float = 0.0
+    """Sum of squares of that."""
+    voided: int = 0
+    """Rounds that it had applied and that were decided again: their updates are lost."""
+
+
+class MemberRounds:
+    """A member with a model of its own, and the weights that all members agreed on last.
+
+    Attributes:
+        agreed: the agreed weights, outer momentum and buffers.
+        every: steps from one hand-in to the next.
+        membership: counts.
+        traffic: of what was merged, by slot.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        settings: Mapping[str, str],
+        worker: Worker,
+        names: Sequence[str],
+        method: Method,
+        fields: LocalFields,
+        every: float,
+        agreed: Agreed,
+        parameters: Sequence[Tensor],
+        frozen: Sequence[Tensor],
+        model: nn.Module | None,
+    ) -> None:
+        """Prepares a member; `settings` has what all must have in common, as fields and values.
+
+        Those about tensors are compared as a digest.
+
+        For the others see `LocalRounds`. `frozen` has the parameters that are not exchanged.
+        """
+        self.agreed, self.every, self.membership = agreed, every, Membership()
+        self.traffic = Traffic(members.max_members)
+        sizes = {name: weights.numel() for name, weights in zip(names, agreed.weights, strict=True)}
+        self._pattern = AllGather(method, worker, sizes)
+        group, ordinals = WorkerGroup(in_memory(1)[0]), range(len(names))
+        self._fragment = Fragment(group, self._pattern, "", ordinals, agreed, parameters, fields)
+        self._members, self._frozen, self._model = members, frozen, model
+        self.steps, self.progress = 0, 0.0
+        self._step = Step()
+        tensors = {name: value for name, value in settings.items() if " " in name}
+        digest = hashlib.sha256(json.dumps(list(tensors.items())).encode()).hexdigest()[:16]
+        plain = {name: value for name, value in settings.items() if name not in tensors}
+        plain |= {"model": f"{len(tensors)} tensors, {sum(sizes.values())} trained elements, digest {digest}"}
+        self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=plain)
+        self._session: Session | None = None
+        self._pending: Tensor | None = None
+        """What is added to the next offer, float32 [all elements]."""
+        self._offer: tuple[Payload, ExchangeRecord] | None = None
+        """The message that was handed in."""
+        self._trains = False
+        """Whether the model's weights are those that it continued from, and steps that are not sent."""
+        self._has_given = self._has_ended = False
+
+    # Joining and leaving.
+
+    @property
+    def _connected(self) -> Session:
+        if self._session is None:
+            reason = "has left: make a new LocalSteps" if self._has_ended else "has not joined"
+            raise MemberRefused(f"this member {reason}")
+        return self._session
+
+    def join(self) -> None:
+        """Waits until it is a member, and continues from the agreed weights."""
+        if self._session is None and not self._has_ended:
+            members, elements = self._members, sum(weights.numel() for weights in self.agreed.weights)
+            host = members.host or source_address(sockets.address_of(members.coordinator)[0]) or "127.0.0.1"
+            self._session = Session(
+                members.coordinator, members.key, self._hello, host=host,
+                most_bytes=2 * most_bytes_of(elements + sum(map(torch.numel, self.agreed.buffers.values()))),
+                wait_s=members.wait,
+            )  # fmt: skip
+            finalize(self, self._session.close)
+        self._follow(lambda side: side.is_active)
+        self._continue()
+
+    def leave(self) -> bool:
+        """Gives what it has not sent to another member, and leaves; returns whether that one has it.
+
+        What was not given stays in the state.
+        """
+        session, until = self._connected, monotonic() + self._members.leave_within
+        self._follow(lambda side: True)
+        rest = torch.cat(self._pattern.unsent()) + self._unsent()
+        given = rest.bfloat16()
+        if torch.isfinite(given).all():
+            session.call(session.member.give, to_bytes([given]), monotonic())
+            self._follow(lambda side: self._has_given or not side.has_heir or monotonic() > until)
+        if self._has_given:
+            self.membership.given += 1
+            self._forget()
+            self._pending = rest - given  # what 16 bits cannot say
+            self._continue()
+        self._end()
+        return self._has_given
+
+    def _end(self) -> None:
+        self._hello, session = self._identity(), self._connected
+        session.call(session.member.finish, monotonic())
+        session.close()
+        self._session, self._has_ended = None, True
+
+    @property
+    def is_first(self) -> bool:
+        """Whether its slot is the lowest."""
+        slots = [] if self._session is None else self._session.member.slots
+        return bool(slots) and slots[0] == min(slots)
+
+    # Steps.
+
+    def advance(self, step: Step, amount: float = 1, examples: float | None = None) -> Coroutine[bool]:
+        """Called after each step of the optimizer: see `LocalRounds.advance`. Raises MemberRefused."""
+        yield from ()  # nothing is shared with simulated workers
+        assert examples is None
+        self._step, self.steps, self.progress = step, self.steps + 1, self.progress + amount
+        if self._session is None:
+            self.join()
+            return True
+        is_due, joins = self.progress - self._fragment.sent_at >= self.every, self.membership.joins
+        self._follow(lambda side: side.is_active or (not is_due and self.membership.joins == joins))
+        if self.membership.joins == joins:
+            if not is_due:
+                return False
+            began = monotonic()
+            self._hand_in()
+            self._follow(lambda side: side.is_active and not side.waits)
+            step.exchange_s += monotonic() - began
+            step.blocked_s += monotonic() - began
+        self._continue()
+        return True
+
+    def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
+        """Hands in what has moved since, loads the agreed weights, and leaves."""
+        yield from ()
+        assert not weighted
+        assert not every_fragment
+        self._step = step
+        self._follow(lambda side: side.is_active)
+        if self._pending is not None or self.steps > self._fragment.sent_step:
+            self._hand_in()
+        self._follow(lambda side: side.is_active and not side.waits and side.is_latest)
+        self._continue()
+        self._end()
+
+    def _follow(self, until: Callable[[member.Member], bool]) -> None:
+        """Does what is to be done, and waits; raises MemberRefused where no wait helps."""
+        session = self._connected
+        while True:
+            while (step := session.next()) is not None:
+                self._do(step)
+            with session.lock:
+                if until(session.member):
+                    return
+            session.wait(_POLL_S)
+
+    def _do(self, step: member.Step) -> None:
+        session, membership = self._connected, self.membership
+        match step:
+            case member.Join():
+                self._enter(step)
+            case member.Withdrawn():
+                assert self._offer is not None
+                self._keep(self._pattern.assemble({0: self._offer[0]}))
+                self._offer = None
+                if not step.counts:
+                    self._forget(counts=True)
+            case member.Begin():
+                log.info("the weights of this member are the first of all")
+            case member.Apply():
+                self._apply(step)
+            case member.Restore():
+                membership.restores += 1
+                buffers = list(self.agreed.buffers.values())
+                copy_bytes(step.data, [*self.agreed.weights, *self.agreed.momentum, *self._frozen, *buffers])
+                if step.included:
+                    self._offer = None
+                self._note(step.state)
+            case member.TakeSnapshot():
+                tensors = [*self.agreed.weights, *self.agreed.momentum, *self._frozen]
+                data = to_bytes([*tensors, *self.agreed.buffers.values()])
+                session.call(session.member.provide, data)
+            case member.TakeOver():
+                membership.taken_over += 1
+                residual = self._zeros().bfloat16()
+                copy_bytes(step.data, [residual])
+                self._keep(residual.float())
+            case member.Given():
+                self._has_given = True
+
+    def _enter(self, step: member.Join) -> None:
+        """Begins a membership: what is not sent is kept for the next offer, or counted as lost."""
+        self.membership.joins += 1
+        if step.void_from is not None:
+            self.membership.voided += 1
+            log.warning("rounds from %d on, which this member had applied, are void", step.void_from)
+        self._pending, self._trains = self._unsent(), False
+        if not step.residual_counts:
+            self._forget(counts=True)
+
+    def _apply(self, step: member.Apply) -> None:
+        fragment, pattern = self._fragment, self._pattern
+        payloads, buffers = {}, list[Payload]()
+        for slot, offer in step.offers.items():
+            payloads[slot], sent = _split(offer, slot)
+            buffers += [sent] if sent.size else []
+        if refusals := pattern.refusals(payloads):
+            raise fragment.averaging.refusal(refusals[0])
+        fragment.apply(pattern.assemble(payloads))
+        if buffers:
+            copy_bytes(buffers[0], list(self.agreed.buffers.values()))
+        received = sum(payload.size for payload in payloads.values())
+        if step.included and self._offer is not None:
+            payload, record = self._offer
+            record.traffic.sums.received_bytes += received - payload.size
+            fragment.averaging.finish(torch.empty(0), record, self._step, self.traffic)
+            self._offer = None
+        else:
+            self.membership.missed += 1
+            self.traffic.sums.received_bytes += received
+            self._step.received_bytes += received
+        self.membership.rounds += 1
+        self.membership.members = len(payloads)
+        self._note(step.state)
+        if step.state.round % _DIGEST_EVERY == 0:
+            digest = f"{zlib.crc32(to_bytes(self.agreed.weights).data):08x}"
+            self._connected.call(self._connected.member.confirm, digest)
+
+    def _note(self, state: StateId) -> None:
+        self._fragment.averaging.done = self.membership.round = state.round
+
+    def _hand_in(self) -> None:
+        session, fragment, pattern = self._connected, self._fragment, self._pattern
+        update, record = self._unsent(), ExchangeRecord(Traffic(self._members.max_members))
+        parts = list(torch.split(update, list(pattern.sizes.values())))
+        message, slots = (
+            host(pattern.compress(parts, fragment.averaging.done, record).payload),
+            session.member.slots,
+        )
+        if refusals := pattern.refusals({slots[0]: message}):
+            raise fragment.averaging.refusal(refusals[0])
+        record.traffic.count_sent(slots[0], message.size, slots[1:])
+        buffers = np.empty(0, np.uint8)
+        if self._model is not None and slots[0] == min(slots):
+            buffers = to_bytes(buffers_of(self._model).values())
+        self._offer, self._pending, self._trains = (message, record), None, False
+        offer = np.concatenate([np.array([message.size], _LENGTH).view(np.uint8), message, buffers])
+        session.call(session.member.hand_in, offer, monotonic())
+
+    def _continue(self) -> None:
+        """Lets the model continue from the agreed weights; it trains from now on."""
+        fragment, session = self._fragment, self._connected
+        fragment.workers = max(1, self.membership.members)
+        fragment.load_agreed()
+        if self._model is not None:
+            load_buffers(self._model, self.agreed.buffers)
+        fragment.sent_at = self.progress
+        fragment.begin_anew(self.steps)
+        self._trains = True
+        session.call(session.member.train)
+
+    # What is not sent.
+
+    def _zeros(self) -> Tensor:
+        elements = sum(self._pattern.sizes.values())
+        return torch.zeros(elements, device=self._pattern.worker.ops.device)
+
+    def _unsent(self) -> Tensor:
+        """Its steps since it continued from the agreed weights, and what is kept for the next offer."""
+        rest = self._zeros() if self._pending is None else self._pending
+        if self._trains:
+            rest = rest + torch.cat([tensor.float() for tensor in self._fragment.pseudo_gradient()])
+        return rest
+
+    def _keep(self, update: Tensor) -> None:
+        self._pending = update if self._pending is None else self._pending + update
+
+    def _forget(self, *, counts: bool = False) -> None:
+        """Forgets what is not sent; another one has it, or it `counts` as lost."""
+        feedback = self._pattern.feedback
+        if counts:
+            squares = self._pattern.residual_squares() + float(self._unsent().square().sum())
+            self.membership.dropped += bool(squares)
+            self.membership.dropped_squares += squares
+            if squares:
+                log.warning("what this member had not sent no longer counts, and is lost")
+        for kept in (feedback.residuals, feedback.velocities):
+            for tensor in kept.values():
+                tensor.zero_()
+        self._pending, self._trains = None, False
+
+    # States.
+
+    def shared_state(self) -> dict[str, Any]:
+        """What members have in common beside the agreed weights: plain numbers and tensors."""
+        return {"steps": self.steps, "fragments": [self._fragment.shared_state()]}
+
+    def worker_state(self) -> dict[str, Any]:
+        """What only this member has; to be saved between two steps."""
+        return {
+            "progress": self.progress,
+            "unsent": self._fragment.averaging.worker_state(),
+            "pending": self._pending,
+            "trains": self._trains,
+            "count": self._fragment.workers,
+            "membership": asdict(self.membership),
+            "hello": self._identity().model_dump(include={"previous", "run", "epoch", "state", "offered"}),
+        }
+
+    def _identity(self) -> Hello:
+        """What it says to become a member again."""
+        if self._session is None:
+            return self._hello
+        with self._session.lock:
+            side, view = self._session.member, self._session.member.view
+            if view is None:
+                return self._hello
+            update = {"previous": view.incarnation, "run": view.run, "epoch": view.epoch}
+            return self._hello.model_copy(update={**update, "state": side.applied, "offered": side.offered})
+
+    def load_shared(self, shared: Mapping[str, Any]) -> None:
+        """Restores what `shared_state` returned."""
+        self.steps = int(shared["steps"])
+        self._fragment.load_shared(shared["fragments"][0])
+
+    def load_worker_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `worker_state` returned, before it joins; raises ValueError."""
+        if self._session is not None:
+            raise ValueError("this member has joined already: load its state before the first step")
+        self._fragment.averaging.load_worker_state(state["unsent"])
+        self.progress, pending = float(state["progress"]), state["pending"]
+        self._pending = None if pending is None else pending.to(self._zeros().device, copy=True)
+        self._trains, self._fragment.workers = bool(state["trains"]), int(state["count"])
+        self.membership = Membership(**state["membership"])
+        saved, identity = state["hello"]["state"], dict(state["hello"])
+        identity["state"] = None if saved is None else StateId(**saved)
+        self._hello = self._hello.model_copy(update=identity)
+
+
+def _split(offer: Payload, slot: int) -> tuple[Payload, Payload]:
+    """The message in an offer, and the bytes of buffers, if there are any."""
+    size = int(offer[: _LENGTH.itemsize].view(_LENGTH)[0]) if offer.size >= _LENGTH.itemsize else -1
+    message, buffers = np.split(offer[_LENGTH.itemsize :], [max(size, 0)])
+    if message.size != size:
+        raise CorruptMessage(
+            f"member of slot {slot} sent an offer of {offer.size} bytes, which has no message"
+        )
+    return message, buffers

@@ -1,0 +1,163 @@
+"""A member's connections to the coordinator and to each other member.
+
+A thread moves messages and lets the `Member` answer them, whatever the training does meanwhile.
+"""
+
+import logging
+from collections.abc import Callable
+from threading import Condition, RLock, Thread
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import zmq
+
+from ...errors import CorruptMessage, MemberRefused
+from . import sockets
+from .member import COORDINATOR, Member, Sends, Step
+from .messages import Hello, Part, Want, from_bytes, to_bytes
+
+_QUIET_S = 5.0
+"""After which it is told that the coordinator does not answer."""
+
+log = logging.getLogger("taugrad")
+
+
+class Session:
+    """Runs a member's side of rounds between processes. Any thread may call it.
+
+    Its thread refers to it, so that it is never collected: close it.
+
+    Attributes:
+        member: use it in `call`, or within `lock`.
+    """
+
+    def __init__(
+        self, coordinator: str, key: bytes, hello: Hello, *, host: str, most_bytes: int, wait_s: float = 600.0
+    ) -> None:
+        """Connects, and says hello.
+
+        Args:
+            coordinator: HOST:PORT.
+            key: the run's.
+            hello: as `Member` takes it; `endpoint` is filled in.
+            host: this machine's address, as the other members reach it.
+            most_bytes: a longer message from a member closes its connection.
+            wait_s: see `Member`.
+
+        Raises:
+            OSError: nothing can listen at `host`.
+            ValueError: the key is too short, or `coordinator` is no address.
+        """
+        self.lock = RLock()
+        self._changed, self._key, self._process = Condition(self.lock), key, hello.process
+        self._listener = sockets.Listener(host, 0, key, sockets.MEMBER, most_bytes)
+        self._coordinator = self._dealer(coordinator, sockets.COORDINATOR)
+        self._listener.watch(self._coordinator)
+        self._peers: dict[int, zmq.Socket[bytes]] = {}
+        """By incarnation."""
+        hello = hello.model_copy(update={"endpoint": self._listener.address})
+        self.member = Member(hello, monotonic(), wait_s=wait_s)
+        self._outgoing: Sends = []
+        self._closing, self._logged, self._quiet_until = False, "", monotonic() + _QUIET_S
+        self._thread = Thread(target=self._run, name="taugrad-member", daemon=True)
+        self._thread.start()
+
+    def _dealer(self, address: str, listener: int) -> zmq.Socket[bytes]:
+        return sockets.dealer(self._listener.context, address, self._key, listener, self._process)
+
+    # What the training calls.
+
+    def call(self, method: Callable[..., Sends | None], *arguments: Any) -> None:
+        """Calls one of the member's methods, and sends what it returns."""
+        with self.lock:
+            self._outgoing += method(*arguments) or []
+            self._wake()
+
+    def next(self) -> Step | None:
+        """See `Member.next`."""
+        with self.lock:
+            step = self.member.next()
+            if step is not None:
+                self._wake()  # the coordinator is told at once
+            return step
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something may have changed; raises MemberRefused where no wait helps."""
+        with self._changed:
+            self._changed.wait(seconds)
+            if self._closing:
+                raise MemberRefused("the connections to the other members are closed: see the log")
+            self.member.require_progress(monotonic())
+
+    def close(self) -> None:
+        """Sends what is left, for a few seconds at most, and ends."""
+        with self.lock:
+            self._wake()
+            self._closing = True
+        self._thread.join()
+
+    def _wake(self) -> None:
+        if not self._closing:
+            self._listener.wake()
+
+    # What follows runs in the thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._listener.wait()
+                with self._changed:
+                    self._advance()
+                    self._changed.notify_all()
+        except Exception:
+            log.exception("the connections to the other members failed")
+        finally:
+            with self.lock:
+                self._closing = True
+                self._listener.close(self._coordinator, *self._peers.values())
+
+    def _advance(self) -> None:
+        for endpoint in (self._coordinator, self._listener.router):
+            while endpoint.poll(0):
+                *_, frame = endpoint.recv_multipart(copy=False)
+                self._receive(frame, is_member=endpoint is not self._coordinator)
+        outgoing, self._outgoing = self._outgoing, []
+        self._send([*outgoing, *self.member.tick(monotonic())])
+        is_told = self.member.incarnation or monotonic() > self._quiet_until
+        waits_for = self.member.waits_for if is_told else ""
+        if waits_for != self._logged:
+            self._logged = waits_for
+            if waits_for:
+                log.warning("%s", waits_for)
+
+    def _receive(self, frame: zmq.Frame, *, is_member: bool) -> None:
+        try:
+            data = np.frombuffer(frame.buffer, np.uint8)
+            message = from_bytes(data, "another member" if is_member else "the coordinator")
+            if is_member != isinstance(message, Part | Want):
+                raise CorruptMessage(f"a {message.kind} from the wrong sender")
+            sender = message.sender if isinstance(message, Part | Want) else COORDINATOR
+            self._send(self.member.receive(sender, message, monotonic()))
+        except CorruptMessage as problem:
+            log.warning("%s", problem)
+
+    def _send(self, sends: Sends) -> None:
+        self._connect_peers()
+        for to, message in sends:
+            data = to_bytes(message)
+            if to == COORDINATOR:
+                self._coordinator.send(data.data, copy=False)
+            elif to in self._peers:
+                self.member.sent_bytes += data.size
+                self._peers[to].send(data.data, copy=False)
+
+    def _connect_peers(self) -> None:
+        """Connects to those that have joined, and closes the connections to those that have left."""
+        view = self.member.view
+        peers = {} if view is None else {p.incarnation: p for p in view.peers}
+        peers.pop(self.member.incarnation, None)
+        for incarnation in self._peers.keys() - peers.keys():
+            self._peers.pop(incarnation).close(0)
+        for incarnation in peers.keys() - self._peers.keys():
+            self._peers[incarnation] = self._dealer(peers[incarnation].endpoint, sockets.MEMBER)

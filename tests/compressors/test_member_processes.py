@@ -1,0 +1,300 @@
+"""Members and their coordinator as processes: kills, strangers, files that cannot be used."""
+
+import json
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+
+import pytest
+import zmq
+
+from taugrad.compressors import coordinator
+from taugrad.compressors.exchange.keys import key_pair
+from taugrad.compressors.exchange.members import sockets
+from taugrad.compressors.exchange.members.decisions import Table
+from taugrad.compressors.exchange.members.messages import Hello, Rules
+from taugrad.compressors.exchange.members.server import CoordinatorFailed, CoordinatorServer, TableFile
+from taugrad.compressors.exchange.members.session import Session
+
+KEY = b"0123456789abcdef0123456789abcdef"
+MEMBER = Path(__file__).with_name("member_process.py")
+
+
+class Run:
+    """A coordinator and members as processes, with their files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.processes = folder, dict[str, subprocess.Popen[str]]()
+        (folder / "key").write_bytes(KEY)
+        self.at = "127.0.0.1:0"
+
+    def start_coordinator(self) -> None:
+        process = self._start(
+            "coordinator", "-m", "taugrad.compressors.coordinator", "--listen", self.at,
+            "--key-file", str(self.folder / "key"), "--state", str(self.folder / "state.db"),
+        )  # fmt: skip
+        self.at = process.stdout.readline().split()[-1]
+
+    def start(self, name: str) -> None:
+        files = [str(self.folder / name) for name in ("key", f"{name}.checkpoint", f"{name}.log")]
+        self._start(name, str(MEMBER), self.at, *files)
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, *arguments]
+        self.processes[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return self.processes[name]
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        self.processes[name].send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            assert self.processes.pop(name).wait(60) in (0, -signal.SIGKILL)
+
+    def rounds(self, name: str) -> dict[tuple[int, int], str]:
+        """By round and ballot, the bits of a member's agreed state, of all rounds that it has applied."""
+        lines = [line.split() for line in (self.folder / f"{name}.log").read_text().splitlines()]
+        return {(int(line[0]), int(line[1])): " ".join(line[2:]) for line in lines if len(line) == 3}
+
+    def membership(self, name: str) -> dict[str, float]:
+        """What became of a member that has left."""
+        return json.loads((self.folder / f"{name}.log").read_text().splitlines()[-1])
+
+    def last(self, name: str) -> int:
+        path = self.folder / f"{name}.log"
+        return max((number for number, _ in self.rounds(name)), default=-1) if path.exists() else -1
+
+    def wait_for_round(self, number: int, *names: str) -> None:
+        deadline = monotonic() + 120
+        while any(self.last(name) < number for name in names):
+            assert monotonic() < deadline, [(name, self.last(name)) for name in names]
+            assert all(process.poll() is None for process in self.processes.values())
+            sleep(0.1)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path)
+    yield run
+    run.close()
+
+
+def agree(run: Run, *names: str) -> list[set[tuple[int, int]]]:
+    """Requires that all that have applied a round have the same bits; the rounds of each."""
+    rounds, known = [run.rounds(name) for name in names], dict[tuple[int, int], str]()
+    for key, value in (item for member in rounds for item in member.items()):
+        assert known.setdefault(key, value) == value
+    return [set(member) for member in rounds]
+
+
+def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
+    run.start_coordinator()
+    for name in "ab":
+        run.start(name)
+    run.wait_for_round(3, *"ab")
+    run.start("c")  # it takes the agreed state, and joins
+    run.wait_for_round(run.last("a") + 4, *"abc")
+    run.kill("b")
+    run.wait_for_round(run.last("a") + 3, *"ac")
+    run.start("b")
+    run.wait_for_round(run.last("a") + 3, *"abc")
+    run.kill("coordinator")
+    sleep(1)
+    run.start_coordinator()
+    run.wait_for_round(run.last("a") + 3, *"abc")
+    status = coordinator.ask_status(run.at, KEY, wait_s=120)
+    assert status.epoch == 2
+    assert len(status.peers) == 3
+    run.kill("c", signal.SIGTERM)  # a notice
+    assert run.membership("c")["given"] == 1
+    run.wait_for_round(run.last("a") + 3, *"ab")
+    for name in "ab":
+        run.kill(name, signal.SIGTERM)
+    ends = {name: run.membership(name) for name in "ab"}
+    assert sum(end["taken_over"] for end in ends.values()) >= 1
+    assert ends["b"]["joins"] == 2
+    assert ends["a"]["joins"] == 1
+    assert ends["a"]["dropped"] == ends["a"]["voided"] == 0
+    first, second, third = agree(run, *"abc")
+    assert len(first & second & third) >= 5
+
+
+@pytest.mark.long
+def test_a_member_that_is_stopped_comes_back(run):
+    run.start_coordinator()
+    for name in "ab":
+        run.start(name)
+    run.wait_for_round(3, *"ab")
+    run.kill("b", signal.SIGSTOP)
+    run.wait_for_round(run.last("a") + 3, "a")
+    sleep(4)  # longer than it may be silent
+    run.kill("b", signal.SIGCONT)
+    run.wait_for_round(run.last("a") + 3, *"ab")
+    agree(run, *"ab")
+
+
+@pytest.mark.long
+def test_members_are_killed_stopped_and_told_to_leave_for_a_minute(run):
+    random = Random(1)
+    run.start_coordinator()
+    for name in "abc":
+        run.start(name)
+    run.wait_for_round(3, *"abc")
+    end = monotonic() + 60
+    while monotonic() < end:
+        name, what = (
+            random.choice("abc"),
+            random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, None]),
+        )
+        sleep(random.uniform(0, 5))
+        if what is None:
+            run.kill("coordinator")
+            run.start_coordinator()
+            continue
+        run.kill(name, what)
+        sleep(random.uniform(0, 5))
+        if what == signal.SIGSTOP:
+            run.kill(name, signal.SIGCONT)
+        else:
+            run.start(name)
+    run.wait_for_round(max(map(run.last, "abc")) + 3, *"abc")
+    first, second, third = agree(run, *"abc")
+    assert len(first & second & third) >= 3
+
+
+class _FullDisk(TableFile):
+    is_full = False
+
+    def write(self, table: Table) -> None:
+        if self.is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        super().write(table)
+
+
+@pytest.fixture
+def serve(tmp_path):
+    servers = []
+
+    def start(key: bytes = KEY, file: TableFile | None = None, listen: str = "0") -> CoordinatorServer:
+        server = CoordinatorServer(listen, key, file or TableFile(tmp_path / f"{len(servers)}.db"))
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def session(server: CoordinatorServer, key: bytes = KEY, rules: Rules | None = None) -> Session:
+    hello = Hello(process=secrets.token_hex(8), rules=rules or Rules())
+    return Session(server.address, key, hello, host="127.0.0.1", most_bytes=1 << 20, wait_s=60)
+
+
+def test_on_a_full_disk_nobody_is_let_in_until_it_has_room(serve, tmp_path, caplog):
+    file = _FullDisk(tmp_path / "full.db")
+    server = serve(file=file)
+    file.is_full = True
+    member = session(server)
+    try:
+        deadline = monotonic() + 60
+        while "no round is decided" not in caplog.text:
+            assert monotonic() < deadline
+            member.wait(0.1)
+        assert member.member.incarnation == 0
+        file.is_full = False
+        while member.member.incarnation == 0:
+            assert monotonic() < deadline
+            member.wait(0.1)
+    finally:
+        member.close()
+
+
+def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
+    server = serve()
+    (tmp_path / "other").write_bytes(b"another key, of 32 bytes or more")
+    assert coordinator.main(["status", server.address, "--key-file", str(tmp_path / "other")]) == 1
+    assert "does not run, or has another key" in capsys.readouterr().err
+    member = session(server)
+    try:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+            stranger.curve_serverkey = key_pair(KEY, sockets.MEMBER)[0]
+            stranger.linger = 0
+            stranger.connect(f"tcp://{member.member._hello.endpoint}")
+            stranger.send(b"hello")
+            while "does not have this run's key" not in caplog.text:
+                sleep(0.1)
+        assert member.member.view is None or len(member.member.view.peers) == 1
+    finally:
+        member.close()
+    while (status := coordinator.ask_status(server.address, KEY, wait_s=120)).peers:
+        sleep(0.1)
+    status = status.model_copy(update={"left": (), "waiting": ""})
+    assert coordinator.described(status) == f"run {status.run}, epoch 1: 0 rounds, 0 members"
+
+
+def test_a_member_with_other_rules_is_told_which(serve):
+    server = serve()
+    first, other = session(server), session(server, rules=Rules(quorum=0.7))
+    try:
+        deadline = monotonic() + 60
+        refusals: list[str] = []
+        while not refusals:
+            assert monotonic() < deadline
+            for member in (first, other):
+                try:
+                    member.wait(0.1)
+                except Exception as problem:
+                    refusals.append(str(problem))
+        assert "quorum" in refusals[0]
+    finally:
+        first.close()
+        other.close()
+
+
+@pytest.mark.parametrize("problem", ["in use", "damaged", "no file", "short key", "address"])
+def test_a_coordinator_says_what_it_lacks(problem, tmp_path, serve, capsys):
+    state, key, listen = tmp_path / "state.db", tmp_path / "key", "127.0.0.1:0"
+    key.write_bytes(KEY)
+    expected = "state file"
+    if problem == "in use":
+        serve(file=TableFile(state))
+        expected = "another coordinator runs with it"
+    elif problem == "damaged":
+        state.write_bytes(b"no database" * 500)
+    elif problem == "no file":
+        state = tmp_path / "nowhere" / "state.db"
+    elif problem == "short key":
+        key.write_bytes(b"short")
+        expected = "this one 5"
+    else:
+        listen = serve().address
+        expected = f"cannot listen at {listen}"
+    arguments = ["--listen", listen, "--key-file", str(key), "--state", str(state)]
+    assert coordinator.main(arguments) == 1
+    printed = capsys.readouterr().err
+    assert expected in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    file = TableFile(tmp_path / "state.db")
+    table = file.read()
+    table.epoch = 7
+    file.write(table)
+    file.close()
+    file = TableFile(tmp_path / "state.db")
+    assert file.read() == table
+    with pytest.raises(CoordinatorFailed, match="another coordinator"):
+        TableFile(tmp_path / "state.db")
+    file.close()

@@ -1,0 +1,167 @@
+"""Local steps with members, in threads: the same bits as in a group that is fixed, and what a member says."""
+
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from threading import Event
+
+import pytest
+import torch
+from member_process import make, train
+
+from taugrad.compressors import LocalSteps, MemberRefused, Members, Outer, Step
+from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds
+from taugrad.compressors.exchange.lockstep import run_lockstep
+from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
+from taugrad.compressors.exchange.worker_group import WorkerGroup
+from taugrad.compressors.local_fields import LocalFields
+from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
+
+KEY = b"0123456789abcdef0123456789abcdef"
+STEPS = 12
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    server = CoordinatorServer("0", KEY, TableFile(tmp_path / "run.db"))
+    server.start()
+    yield server.address
+    server.close()
+
+
+def members(coordinator: str, **options) -> Members:
+    return Members(coordinator, key=KEY, **options)
+
+
+def fixed(model) -> list[torch.Tensor]:
+    """The agreed weights after the same steps of two workers that are fixed."""
+    models, steps = [deepcopy(model) for _ in range(2)], []
+    fields = LocalFields(unsent="1/n", outer=Outer(lr=0.7, momentum=0.9, nesterov=True))
+    names = [name for name, _ in reversed(list(model.named_parameters()))]
+    weights = [model.get_parameter(name).detach().clone().reshape(-1) for name in names]
+    agreed = Agreed.begin(weights, {}, fields)
+    method = read_config("strom(density(0.2, every=1)) | golomb_rice")
+    workers = [
+        LocalRounds(
+            WorkerGroup(carrier), Worker(ops_for(torch.device("cpu")), rank, 2), names, [range(len(names))],
+            (method, None), fields, 3, agreed, [models[rank].get_parameter(name) for name in names],
+        )
+        for rank, carrier in enumerate(in_memory(2))
+    ]  # fmt: skip
+    optimizers = [torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9) for own in models]
+    drawings = [torch.Generator().manual_seed(rank) for rank in range(2)]
+    for _ in range(STEPS):
+        for own, optimizer, drawing in zip(models, optimizers, drawings, strict=True):
+            train(own, optimizer, drawing)
+        steps = [worker.advance(Step()) for worker in workers]
+        run_lockstep(steps)
+    return dict(zip(names, agreed.weights, strict=True))
+
+
+def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator):
+    trained, first_is_in = (
+        [make(members(coordinator, min_members=2), buffers=False) for _ in range(2)],
+        Event(),
+    )
+    expected = fixed(trained[0][0])  # the first one's weights are everybody's
+
+    def work(rank: int) -> None:
+        model, optimizer, local = trained[rank]
+        if rank:
+            assert first_is_in.wait(60)
+        local.join()
+        first_is_in.set()
+        drawing = torch.Generator().manual_seed(rank)
+        for _ in range(STEPS):
+            train(model, optimizer, drawing)
+            local.step()
+        local.finish()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+    for model, _, local in trained:
+        with local.agreed():
+            for name, weights in expected.items():
+                assert torch.equal(model.get_parameter(name).reshape(-1), weights), name
+        assert (local.membership.rounds, local.membership.missed) == (STEPS // 3, 0)
+        assert 0 < local.totals.wire_bytes < local.totals.elements
+    assert trained[0][2].totals.received_bytes == trained[1][2].totals.wire_bytes
+
+
+def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
+    model, optimizer, local = make(members(coordinator))
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(STEPS + 1):
+        train(model, optimizer, drawing)
+        local.step()
+    state, weights = deepcopy(local.state_dict()), model[0].weight.clone()
+    assert not local.leave()  # there is nobody to give anything to
+    with pytest.raises(MemberRefused, match="has left"):
+        local.step()
+    model, optimizer, local = make(members(coordinator))
+    local.load_state_dict(state)
+    assert torch.equal(model[0].weight, weights)
+    local.join()
+    assert (local.membership.joins, local.membership.dropped) == (2, 0)
+    for _ in range(3):
+        train(model, optimizer, drawing)
+        local.step()
+    assert local.membership.round == STEPS // 3 + 1
+    with pytest.raises(ValueError, match="load its state before the first step"):
+        local.load_state_dict(state)
+    local.finish()
+
+
+def test_weights_that_are_not_finite_reach_nobody(coordinator):
+    model, optimizer, local = make(members(coordinator))
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        train(model, optimizer, drawing)
+        local.step()
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match=r"'0\.weight' holds NaN"):
+        local.step()
+    local.leave()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pattern": "ring"}, "pattern = ring with members: must be allgather"),
+        ({"exchange": "weights", "compressor": "none"}, "exchange = weights with members"),
+        ({"fragments": 2}, "fragments must be 1"),
+        ({"delay_steps": 1}, "delay_steps = 1 with members: must be 0"),
+        ({"key": KEY}, "key with members: leave it out"),
+    ],
+)
+def test_what_members_cannot_have_is_refused(options, message):
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=message):
+        LocalSteps(
+            model, torch.optim.SGD(model.parameters()), every=4, members=members("127.0.0.1:1"), **options
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quorum": 2}, "quorum = 2"),
+        ({"max_members": 0}, "max_members = 0"),
+        ({"coordinator": "nowhere"}, "must be HOST:PORT"),
+        ({"key": b"short"}, "a key of 5 bytes"),
+    ],
+)
+def test_members_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Members(**{"coordinator": "127.0.0.1:1", "key": KEY} | options)
+
+
+def test_examples_are_refused_and_members_are_needed_to_leave(coordinator):
+    local = make(members(coordinator))[2]
+    with pytest.raises(ValueError, match="examples = 8 with members"):
+        local.step(examples=8)

@@ -1,0 +1,311 @@
+"""Members that come and go: simulated ones, with faults at any message."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from members_simulation import RULES, World
+
+from taugrad.compressors import CorruptMessage
+from taugrad.compressors.exchange.members.decisions import Coordinator, OldTable, Table
+from taugrad.compressors.exchange.members.messages import (
+    Hello,
+    Part,
+    Recall,
+    Refusal,
+    Report,
+    StateId,
+    View,
+    from_bytes,
+    to_bytes,
+)
+
+
+@st.composite
+def schedules(draw):
+    """Members, faults of the network, and what happens to whom, when."""
+    kinds = ["kill", "kill", "restart", "restart", "suspend", "leave", "start", "coordinator", "disk", "cut"]
+    event = st.tuples(st.floats(0, 60), st.sampled_from(kinds), st.integers(0, 5), st.floats(0.5, 20))
+    return {
+        "seed": draw(st.integers(0, 2**32)),
+        "members": draw(st.integers(2, 6)),
+        "events": draw(st.lists(event, max_size=12)),
+        "kills_at": draw(st.dictionaries(st.integers(1, 600), st.floats(0.5, 15), max_size=5)),
+        "faults": draw(st.tuples(*[st.sampled_from([0.0, 0.02, 0.2])] * 3)),
+        "quorum": draw(st.sampled_from([0.3, 0.5, 1.0])),
+    }
+
+
+def run(schedule) -> World:
+    rules = World(0).rules.model_copy(update={"quorum": schedule["quorum"]})
+    world = World(schedule["seed"], rules)
+    world.loss, world.doubling, world.lateness = schedule["faults"]
+    world.kills_at = dict(schedule["kills_at"])
+    for place in range(schedule["members"]):
+        world.start(1.0 + 0.3 * place)
+
+    def happen(kind: str, place: int, seconds: float) -> None:
+        living = world.living
+        process = living[place % len(living)] if living else None
+        if kind == "coordinator":
+            world.stop_coordinator()
+            world.at(seconds, lambda: world.coordinator is None and world.start_coordinator())
+        elif kind == "disk":
+            world.disk_full = True
+            world.at(seconds, lambda: setattr(world, "disk_full", False))
+        elif kind == "start" and len(living) < 7:
+            world.start(1.0 + 0.5 * place)
+        elif process is None:
+            return
+        elif kind in ("kill", "restart"):
+            world.kill(process, seconds if kind == "restart" else None)
+        elif kind == "suspend":
+            process.suspended_until = world.now + seconds
+        elif kind == "leave":
+            process.leaving_at = world.now
+        elif kind == "cut":
+            other = living[(place + 1) % len(living)].name
+            world.cuts.add(frozenset((process.name, other)))
+            world.at(seconds, lambda: world.cuts.discard(frozenset((process.name, other))))
+
+    for when, kind, place, seconds in schedule["events"]:
+        world.at(when, lambda k=kind, p=place, s=seconds: happen(k, p, s))
+    for second in range(1, 80, 7):
+        world.at(second, lambda: [world.save(process) for process in world.living])
+    world.run(85)
+    world.heal()
+    if world.coordinator is None:
+        world.start_coordinator()
+    world.run(30)
+    if not any(process.is_active for process in world.living):  # people decide what counts
+        assert "all members are gone" in world.coordinator.waiting or not world.living
+        world.stop_coordinator()
+        world.start_coordinator(accept_older=True)
+        saved = max(
+            world.checkpoints.values(),
+            key=lambda saved: (saved.state.round, saved.state.ballot),
+            default=None,
+        )
+        world.start(1.0, saved)
+    return world
+
+
+def settle(world: World) -> None:
+    """Checks the end of a run; where nobody has a state, all say so within their deadline."""
+    if world.coordinator.table.known and not any(process.has_state for process in world.living):
+        assert world.run(400, lambda: not world.living)
+        assert all("waiting for one with the state of round" in told for told in world.deadlines_passed)
+    else:
+        world.settle()
+
+
+FOUND = {
+    "a member alone is thought to be gone after its round was decided": {
+        "seed": 54, "members": 2, "events": [(0.0, "kill", 0, 1.0)], "faults": (0.2, 0.2, 0.0), "quorum": 0.3,
+    },
+    "the first member leaves while another takes its state": {
+        "seed": 0, "members": 2, "events": [(1.648, "disk", 0, 10.0), (1.0, "suspend", 0, 4.0)],
+        "faults": (0.0, 0.0, 0.0), "quorum": 0.3,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_schedules_that_once_failed(case):
+    settle(run({"kills_at": {}, **FOUND[case]}))
+
+
+@settings(max_examples=10)
+@given(schedules())
+def test_members_agree_whatever_happens(schedule):
+    settle(run(schedule))
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(schedules())
+def test_members_agree_whatever_happens_a_hundred_times(schedule):
+    settle(run(schedule))
+
+
+def test_the_same_schedule_gives_the_same_bits():
+    schedule = {"seed": 3, "members": 4, "kills_at": {70: 3.0}, "faults": (0.02, 0.02, 0.2), "quorum": 0.5}
+    schedule["events"] = [(9.0, "restart", 1, 4.0), (20.0, "suspend", 0, 8.0), (30.0, "leave", 2, 1.0)]
+    first, second = run(schedule), run(schedule)
+    assert first.states == second.states
+    assert first.disk == second.disk
+
+
+def undisturbed(steps: list[float], seconds: float = 60) -> World:
+    world = World(1)
+    for step_s in steps:
+        world.start(step_s)
+    world.run(seconds)
+    return world
+
+
+def test_a_slow_member_holds_up_nobody_and_takes_messages_only():
+    learned = []
+    for last in (1.0, 4.0):
+        world = undisturbed([1.0, 1.0, 1.0, last], 200)
+        processes = list(world.processes.values())
+        learned.append(sum(len(process.ledger.accepted) for process in processes[:3]))
+        assert [process.restores for process in processes] == [0, 1, 1, 1]  # where each of them began
+        assert len(processes[-1].ledger.accepted) > 20
+    assert learned[1] > 0.9 * learned[0]
+
+
+def test_below_the_least_number_of_members_all_wait_and_say_so():
+    world = World(1, RULES.model_copy(update={"min_members": 2}))
+    first = world.start(1.0)
+    world.run(30)
+    assert world.coordinator.table.last == 0
+    assert first.member.waits_for == "1 members, a round needs 2: waiting for more"
+    world.start(1.0)
+    world.run(30)
+    assert world.coordinator.table.last > 5
+    world.settle()
+
+
+def test_a_notice_gives_the_residual_to_one_other():
+    world = undisturbed([1.0, 1.1, 1.2])
+    first, *others = world.processes.values()
+    first.leaving_at = world.now
+    world.run(20)
+    assert not first.alive
+    assert first.ledger.kept == 0
+    assert sum(process.ledger.taken_over for process in others) == first.ledger.given
+    assert world.coordinator.left[next(iter(first.incarnations))] == "it has finished"
+    world.settle()
+
+
+def test_where_all_that_hold_an_offer_are_gone_its_round_is_decided_again():
+    world = undisturbed([1.0, 1.0, 1.0], 20)
+    one, two, third = world.processes.values()
+    for other in (one, two):
+        world.cuts.add(frozenset((other.name, third.name)))  # it gets no offer, and cannot ask for one
+    last = world.coordinator.table.last
+    assert world.run(30, lambda: world.coordinator.table.last > last)
+    world.kill(one)
+    world.kill(two)
+    world.run(30)
+    assert [recall.round for recall in world.coordinator.table.recalls][-1] == last + 1
+    assert third.member.applied.round > last
+    assert third.member.applied.ballot == world.coordinator.table.ballot
+    world.settle()
+
+
+def test_a_residual_that_was_sent_since_the_checkpoint_is_dropped():
+    world = undisturbed([1.0, 1.0], 20.5)
+    process = next(iter(world.processes.values()))
+    world.save(process)
+    world.run(10)  # its residual is in rounds since
+    world.kill(process, 1.0)
+    world.run(20)
+    assert world.restored == []
+    world.settle()
+
+
+def coordinator_of(table: Table) -> Coordinator:
+    return Coordinator(table, "n", 0.0)
+
+
+def hello(name: str, **fields: object) -> Hello:
+    return Hello(process=name, rules=RULES, **fields)
+
+
+def answer(coordinator: Coordinator, name: str, message: Hello | Report) -> View | Refusal:
+    return dict(coordinator.handle(name, message, 0.0).messages)[name]
+
+
+def test_an_old_table_is_refused():
+    coordinator = coordinator_of(Table(run="r", epoch=4))
+    view = answer(coordinator, "a", hello("a"))
+    report = Report(run="r", incarnation=view.incarnation, epoch=9, version=0, number=0)
+    with pytest.raises(OldTable, match="epoch 9 of this run, the table here is of 5"):
+        coordinator.handle("a", report, 0.0)
+    coordinator = coordinator_of(Table(run="r", rules=RULES, epoch=4, last=7, known=7, beginner=1))
+    refusal = answer(coordinator, "b", hello("b", run="r", state=StateId(round=8, ballot=0)))
+    assert refusal.final
+    assert refusal.reason == (
+        "the member has the state of round 8, this coordinator's last round is 7: "
+        "its file is an old one, or of another run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"run": "s"}, "this coordinator is of run r, the member of s"),
+        ({"settings": {"every": "8"}}, "every = 8; the run's other members have 4"),
+    ],
+)
+def test_a_member_of_another_run_or_with_other_settings_is_refused(fields, reason):
+    coordinator = coordinator_of(Table(run="r"))
+    answer(coordinator, "a", hello("a", settings={"every": "4"}))
+    refusal = answer(coordinator, "b", hello("b", **{"settings": {"every": "4"}} | fields))
+    assert (refusal.final, refusal.reason) == (True, reason)
+
+
+def test_a_full_run_lets_nobody_in_until_one_leaves():
+    coordinator = coordinator_of(Table(run="r"))
+    for place in range(RULES.max_members):
+        assert len(answer(coordinator, f"{place}", hello(f"{place}")).peers) == place + 1
+    refusal = answer(coordinator, "late", hello("late"))
+    assert (refusal.final, refusal.reason) == (False, "all 8 slots are taken")
+    coordinator.close("3", 0.0)
+    view = answer(coordinator, "late", hello("late"))
+    assert next(peer.slot for peer in view.peers if peer.incarnation == view.incarnation) == 3
+
+
+def test_a_coordinator_that_was_stopped_thinks_nobody_gone():
+    coordinator = coordinator_of(Table(run="r"))
+    answer(coordinator, "a", hello("a"))
+    coordinator.tick(1000.0)
+    assert len(coordinator.table.members) == 1
+    for second in range(1001, 1006):
+        coordinator.tick(second)
+    assert not coordinator.table.members
+
+
+OFFER = Part(sender=5, key=(5, 3), payload=np.frombuffer(b"update", np.uint8))
+
+
+def test_a_message_comes_back_as_it_was_and_its_bytes_stay():
+    data = to_bytes(OFFER)
+    assert data.tobytes() == (
+        b"TGM1" + b"\x45\x00\x00\x00" + data[8:16].tobytes()
+        + b'{"kind":"part","sender":5,"key":[5,3],"ballot":0,"index":0,"count":1}' + b"update"
+    )  # fmt: skip
+    back = from_bytes(data, "a")
+    assert (back.key, back.payload.tobytes()) == ((5, 3), b"update")
+
+
+@given(st.integers(0, 63), st.integers(1, 255))
+def test_a_damaged_message_is_refused(place, change):
+    data = to_bytes(OFFER).copy()
+    data[place % data.size] ^= change
+    with pytest.raises(CorruptMessage, match="member 7 sent"):
+        from_bytes(data, "member 7")
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_refused(data):
+    with pytest.raises(CorruptMessage):
+        from_bytes(np.frombuffer(data, np.uint8), "a")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Report.model_construct(kind="report", run="r", incarnation=-1, epoch=0, version=0, number=0),
+        Report.model_construct(kind="report", run="r" * 600, incarnation=1, epoch=0, version=0, number=0),
+        Report.model_construct(
+            kind="report", run="r", incarnation=1, epoch=0, version=0, number=0, held=((1, -1),)
+        ),
+        Recall(round=1, ballot=1),
+    ],
+)
+def test_fields_beyond_their_limits_are_refused(message):
+    with pytest.raises(CorruptMessage):
+        from_bytes(to_bytes(message), "a")
