@@ -74,6 +74,7 @@ TABLES = {
     "adamw": 6,
     "asynchronous": 2,
     "gradients": 1,
+    "tuned": 1,
     "hook": 2,
     "hybrid": 2,
     "language": 3,
