@@ -18,7 +18,7 @@ from .member import COORDINATOR, Member, Sends, Step
 from .messages import Hello, Part, Want, from_bytes, to_bytes
 
 _QUIET_S = 5.0
-"""After which it is told that the coordinator does not answer."""
+"""What is waited for is told after so long."""
 
 log = logging.getLogger("taugrad")
 
@@ -59,7 +59,7 @@ class Session:
         hello = hello.model_copy(update={"endpoint": self._listener.address})
         self.member = Member(hello, monotonic(), wait_s=wait_s)
         self._outgoing: Sends = []
-        self._closing, self._logged, self._quiet_until = False, "", monotonic() + _QUIET_S
+        self._closing, self._waits_for, self._told_at = False, "", float("inf")
         self._thread = Thread(target=self._run, name="taugrad-member", daemon=True)
         self._thread.start()
 
@@ -124,12 +124,12 @@ class Session:
                 self._receive(frame, is_member=endpoint is not self._coordinator)
         outgoing, self._outgoing = self._outgoing, []
         self._send([*outgoing, *self.member.tick(monotonic())])
-        is_told = self.member.incarnation or monotonic() > self._quiet_until
-        waits_for = self.member.waits_for if is_told else ""
-        if waits_for != self._logged:
-            self._logged = waits_for
-            if waits_for:
-                log.warning("%s", waits_for)
+        waits_for, now = self.member.waits_for, monotonic()
+        if waits_for != self._waits_for:
+            self._waits_for, self._told_at = waits_for, now + _QUIET_S
+        elif waits_for and now > self._told_at:
+            self._told_at = float("inf")
+            log.warning("%s", waits_for)
 
     def _receive(self, frame: zmq.Frame, *, is_member: bool) -> None:
         try:
