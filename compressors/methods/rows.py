@@ -50,22 +50,20 @@ class Rows:
 
         ops, sizes, pairs = given.ops, given.batch.sizes, given.batch.pairs()
         self._given, self._sizes = given, sizes
-        self._length = block or min(_ROW, int(sizes.max()))
-        of_each = -(-sizes // self._length)
-        self._ends = np.cumsum(of_each)
-        parameters = np.repeat(np.arange(len(sizes)), of_each)
-        owners, counts = parameters, sizes
+        self._length = length = block or min(_ROW, int(sizes.max()))
+        of_each = -(-sizes // length)
+        firsts, parameters = np.cumsum(of_each) - of_each, np.repeat(np.arange(len(sizes)), of_each)
+        starts = (np.arange(len(parameters)) - firsts[parameters]) * length  # of rows in their parameters
+        self._begins, owners, counts = firsts * length, parameters, sizes
         if block:
-            owners, counts = np.arange(len(parameters)), np.full(len(parameters), block)
-            counts[self._ends - 1] = sizes - (of_each - 1) * block
+            owners, counts = np.arange(len(parameters)), np.minimum(block, sizes[parameters] - starts)
         placed = ops.place_all([parameters, owners, counts.astype(np.float64)])
         of_row, self.owners, self.counts = map(ops.tensor, placed)
         if seed is not None:
             keys = keys_of(seed, given.iteration, given.stream, [part.name for part in given.parts])
-            starts = np.array([part.start for part in given.parts])[parameters]
-            starts += (np.arange(len(parameters)) - (self._ends - of_each)[parameters]) * self._length
-            drawn = ops.place_all([np.column_stack((keys[parameters], starts)).astype(np.int32).reshape(-1)])
-            self._keys = ops.tensor(drawn[0]).view(-1, 3, 1)
+            counters = starts + np.array([part.start for part in given.parts])[parameters]
+            columns = np.column_stack((keys[parameters], counters.astype(np.int32)))
+            self._keys = ops.tensor(ops.place_all([columns.reshape(-1)])[0]).view(-1, 3, 1)
         residuals = [residual for residual, _ in pairs]
         kept = 0.0 if set(residuals) == {None} else self._laid_out(residuals)
         self.sums = self._laid_out([gradient for _, gradient in pairs]).add_(kept)
@@ -119,9 +117,8 @@ class Rows:
 
     def of_parameters(self, values: Tensor) -> list[Tensor]:
         """The elements of each parameter, [n], from values of all rows, [r, l]; views."""
-        flat, begins = values.view(-1), (self._ends - -(-self._sizes // self._length)) * self._length
-        pairs = zip(begins.tolist(), self._sizes.tolist(), strict=True)
-        return [flat[begin : begin + n] for begin, n in pairs]
+        flat, places = values.view(-1), zip(self._begins.tolist(), self._sizes.tolist(), strict=True)
+        return [flat[begin : begin + n] for begin, n in places]
 
 
 def bin_width(scale: Tensor, bits: int) -> Tensor:
