@@ -179,6 +179,17 @@ def test_a_notice_gives_the_residual_to_one_other():
     world.settle()
 
 
+def test_members_that_leave_at_once_give_to_one_that_stays():
+    world = undisturbed([1.0, 1.1, 1.2])
+    first, second, third = world.processes.values()
+    for process in (first, second):
+        process.leaving_at = world.now
+    world.run(30)
+    assert (first.ledger.kept, second.ledger.kept) == (0, 0)
+    assert third.ledger.taken_over == first.ledger.given + second.ledger.given
+    world.settle()
+
+
 def test_where_all_that_hold_an_offer_are_gone_its_round_is_decided_again():
     world = undisturbed([1.0, 1.0, 1.0], 20)
     one, two, third = world.processes.values()

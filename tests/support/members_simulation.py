@@ -221,7 +221,7 @@ class Process:
                     ledger.accept(world.round_of(ledger.key, step.state.round))
                 world.note_state(step.state, ledger)
             case member.TakeSnapshot():
-                self.member.provide(ledger.state())
+                world.send_all(self, self.member.provide(ledger.state()))
             case member.TakeOver():
                 amount = int(step.data.view(np.int64)[0])
                 ledger.taken_over, ledger.residual = ledger.taken_over + amount, ledger.residual + amount

@@ -337,7 +337,7 @@ class Coordinator:
     def _grant_adoptions(self) -> None:
         for incarnation, heard in self._heard.items():
             for leaver, number in heard.held:
-                if number or leaver == incarnation or not self._is_leaving(leaver):
+                if number or self._is_leaving(incarnation) or not self._is_leaving(leaver):
                     continue
                 if not self.table.records[leaver].adopted_by:
                     self.table.records[leaver].adopted_by = incarnation
@@ -489,6 +489,7 @@ class Coordinator:
                 incarnation=i,
                 endpoint=member.endpoint,
                 joining=member.joining,
+                leaving=self._is_leaving(i),
                 applied=applied[i],
                 taken=table.records[i].taken,
                 held=tuple(self._heard[i].held),

@@ -121,7 +121,7 @@ class Member:
         hello: Hello,
         now: float,
         *,
-        retry_s: float = 1.0,
+        retry_s: float = 3.0,
         wait_s: float = 600.0,
         chunk_bytes: int = 1 << 18,
     ) -> None:
@@ -149,8 +149,8 @@ class Member:
         self._retries: dict[tuple[Key, int], _Retry] = {}
         self._fetch: _Fetch | None = None
         self._snapshot: tuple[StateId, Payload] | None = None
-        self._is_asked = False
-        """Whether another member needs a newer snapshot."""
+        self._asked: dict[int, Want] = {}
+        """By incarnation, what waits for a newer snapshot."""
         self._join: Join | None = None
         self._counts = False
         """Whether its residual counted when it joined last."""
@@ -258,9 +258,9 @@ class Member:
         return [peer.slot for i, peer in sorted(self._peers.items(), key=lambda item: item[0] != mine)]
 
     @property
-    def has_heir(self) -> bool:
-        """Whether there is another member that trains."""
-        return any(not peer.joining for peer in self._others)
+    def heirs(self) -> list[int]:
+        """Incarnations of the other members that stay."""
+        return [peer.incarnation for peer in self._others if not (peer.joining or peer.leaving)]
 
     def next(self) -> Step | None:
         """The next step, which the training must do at once; None if there is nothing to do."""
@@ -280,7 +280,7 @@ class Member:
         step = None
         if not self._trains:
             step = self._take_over(view) or self._restore(view) or self._apply(view)
-        if step is None and self._is_asked and self.applied is not None:
+        if step is None and self._asked and self.applied is not None:
             return TakeSnapshot()
         return step
 
@@ -307,10 +307,11 @@ class Member:
         assert self.applied is not None
         self.applied = self.applied.model_copy(update={"digest": digest})
 
-    def provide(self, data: Payload) -> None:
+    def provide(self, data: Payload) -> Sends:
         """The bytes of the agreed state, as TakeSnapshot asked for."""
         assert self.applied is not None
-        self._snapshot, self._is_asked = (self.applied, data), False
+        self._snapshot, asked, self._asked = (self.applied, data), self._asked, {}
+        return [send for sender, want in asked.items() for send in self._serve(sender, want)]
 
     def give(self, residual: Payload, now: float) -> Sends:
         """Offers the residual of this member, which leaves, to another one; the step `Given` follows."""
@@ -410,8 +411,8 @@ class Member:
         if earlier is not None:  # nobody has asked for it yet
             self._counts &= earlier.residual_counts
             void += [] if earlier.void_from is None else [earlier.void_from]
-        self._fetch, self._reported = None, None
-        self._trains = self._leaving = self._is_asked = False
+        self._fetch, self._reported, self._asked = None, None, {}
+        self._trains = self._leaving = False
         self._join = Join(self._counts, min(void, default=None))
 
     def _next_decision(self, view: View) -> Decision | None:
@@ -424,8 +425,7 @@ class Member:
         """Sends its offer to all others, and its residual to one; each at once, and once."""
         shares = [(self._handed_in, peer.incarnation) for peer in self._others]
         if self._leaving:
-            heirs = [peer.incarnation for peer in self._others if not peer.joining]
-            shares = [((self.incarnation, 0), heir) for heir in heirs[:1]]
+            shares = [((self.incarnation, 0), heir) for heir in self.heirs[:1]]
         for key, to in shares:
             if key in self._items and (key, to) not in self._shared:
                 self._shared.add((key, to))
@@ -514,7 +514,7 @@ class Member:
         if key[0] or self._round < key[1]:
             return []
         if self._snapshot is None or self._snapshot[0].round < key[1]:
-            self._is_asked = True  # it asks again
+            self._asked[sender] = want
             return []
         (state, data), size = self._snapshot, self._chunk_bytes
         count = max(1, -(-data.size // size))

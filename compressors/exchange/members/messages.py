@@ -140,6 +140,7 @@ class Peer(_Fields):
     incarnation: _Number
     endpoint: _Text
     joining: bool
+    leaving: bool = False
     applied: int = Field(ge=-1)
     """The last round in its state; -1: it has none yet."""
     taken: _Number

@@ -187,6 +187,8 @@ class MemberRounds:
 
     def join(self) -> None:
         """Waits until it is a member, and continues from the agreed weights."""
+        if self._session is not None and self._trains:
+            return
         if self._session is None and not self._has_ended:
             members, elements = self._members, sum(weights.numel() for weights in self.agreed.weights)
             host = members.host or source_address(sockets.address_of(members.coordinator)[0]) or "127.0.0.1"
@@ -210,7 +212,7 @@ class MemberRounds:
         given = rest.bfloat16()
         if torch.isfinite(given).all():
             session.call(session.member.give, to_bytes([given]), monotonic())
-            self._follow(lambda side: self._has_given or not side.has_heir or monotonic() > until)
+            self._follow(lambda side: self._has_given or not side.heirs or monotonic() > until)
         if self._has_given:
             self.membership.given += 1
             self._forget()
