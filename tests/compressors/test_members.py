@@ -9,10 +9,10 @@ from members_simulation import RULES, World
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.members.decisions import Coordinator, OldTable, Table
 from taugrad.compressors.exchange.members.messages import (
+    Chunk,
     Hello,
-    Part,
     Recall,
-    Refusal,
+    Rejection,
     Report,
     StateId,
     View,
@@ -225,7 +225,7 @@ def hello(name: str, **fields: object) -> Hello:
     return Hello(process=name, rules=RULES, **fields)
 
 
-def answer(coordinator: Coordinator, name: str, message: Hello | Report) -> View | Refusal:
+def answer(coordinator: Coordinator, name: str, message: Hello | Report) -> View | Rejection:
     return dict(coordinator.handle(name, message, 0.0).messages)[name]
 
 
@@ -236,9 +236,9 @@ def test_an_old_table_is_refused():
     with pytest.raises(OldTable, match="epoch 9 of this run, the table here is of 5"):
         coordinator.handle("a", report, 0.0)
     coordinator = coordinator_of(Table(run="r", rules=RULES, epoch=4, last=7, known=7, beginner=1))
-    refusal = answer(coordinator, "b", hello("b", run="r", state=StateId(round=8, ballot=0)))
-    assert refusal.final
-    assert refusal.reason == (
+    rejection = answer(coordinator, "b", hello("b", run="r", state=StateId(round=8, ballot=0)))
+    assert rejection.final
+    assert rejection.reason == (
         "the member has the state of round 8, this coordinator's last round is 7: "
         "its file is an old one, or of another run"
     )
@@ -254,16 +254,16 @@ def test_an_old_table_is_refused():
 def test_a_member_of_another_run_or_with_other_settings_is_refused(fields, reason):
     coordinator = coordinator_of(Table(run="r"))
     answer(coordinator, "a", hello("a", settings={"every": "4"}))
-    refusal = answer(coordinator, "b", hello("b", **{"settings": {"every": "4"}} | fields))
-    assert (refusal.final, refusal.reason) == (True, reason)
+    rejection = answer(coordinator, "b", hello("b", **{"settings": {"every": "4"}} | fields))
+    assert (rejection.final, rejection.reason) == (True, reason)
 
 
 def test_a_full_run_lets_nobody_in_until_one_leaves():
     coordinator = coordinator_of(Table(run="r"))
     for place in range(RULES.max_members):
         assert len(answer(coordinator, f"{place}", hello(f"{place}")).peers) == place + 1
-    refusal = answer(coordinator, "late", hello("late"))
-    assert (refusal.final, refusal.reason) == (False, "all 8 slots are taken")
+    rejection = answer(coordinator, "late", hello("late"))
+    assert (rejection.final, rejection.reason) == (False, "all 8 slots are taken")
     coordinator.close("3", 0.0)
     view = answer(coordinator, "late", hello("late"))
     assert next(peer.slot for peer in view.peers if peer.incarnation == view.incarnation) == 3
@@ -279,14 +279,14 @@ def test_a_coordinator_that_was_stopped_thinks_nobody_gone():
     assert not coordinator.table.members
 
 
-OFFER = Part(sender=5, key=(5, 3), payload=np.frombuffer(b"update", np.uint8))
+OFFER = Chunk(sender=5, key=(5, 3), payload=np.frombuffer(b"update", np.uint8))
 
 
 def test_a_message_comes_back_as_it_was_and_its_bytes_stay():
     data = to_bytes(OFFER)
     assert data.tobytes() == (
-        b"TGM1" + b"\x45\x00\x00\x00" + data[8:16].tobytes()
-        + b'{"kind":"part","sender":5,"key":[5,3],"ballot":0,"index":0,"count":1}' + b"update"
+        b"TGM1" + b"\x46\x00\x00\x00" + data[8:16].tobytes()
+        + b'{"kind":"chunk","sender":5,"key":[5,3],"ballot":0,"index":0,"count":1}' + b"update"
     )  # fmt: skip
     back = from_bytes(data, "a")
     assert (back.key, back.payload.tobytes()) == ((5, 3), b"update")

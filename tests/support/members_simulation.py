@@ -17,9 +17,9 @@ from taugrad.compressors.exchange.members import decisions, member
 from taugrad.compressors.exchange.members.decisions import Coordinator, Table
 from taugrad.compressors.exchange.members.member import COORDINATOR, Member
 from taugrad.compressors.exchange.members.messages import (
+    Chunk,
     Hello,
     Key,
-    Part,
     Report,
     Rules,
     StateId,
@@ -337,7 +337,7 @@ class World:
                 if self._messages in self.kills_at:
                     self.kill(process, self.kills_at[self._messages])
                     return
-            if isinstance(message, Part) and all(message.key):
+            if isinstance(message, Chunk) and all(message.key):
                 amount = int(message.payload.view(np.int64)[0])
                 assert self.amounts.setdefault(message.key, amount) == amount
             data = to_bytes(message)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from ...errors import CompressionError
-from .messages import Decision, Hello, Key, Message, Peer, Recall, Refusal, Report, Rules, StateId, View
+from .messages import Decision, Hello, Key, Message, Peer, Recall, Rejection, Report, Rules, StateId, View
 
 KEEP = 128
 """Rounds whose decisions and offers are kept for those that are behind."""
@@ -113,7 +113,7 @@ class Table(_Durable):
 
 
 @dataclass
-class _Heard:
+class _Status:
     """What a member said last, in this epoch."""
 
     at: float
@@ -160,8 +160,8 @@ class Coordinator:
         self.left: dict[int, str] = {}
         self.waiting = ""
         table.epoch += 1
-        self._version, self._told, self._left_version, self._dirty = 0, 0, 0, True
-        self._heard = {incarnation: _Heard(now) for incarnation in table.members}
+        self._version, self._sent_version, self._left_version, self._dirty = 0, 0, 0, True
+        self._statuses = {incarnation: _Status(now) for incarnation in table.members}
         self._digests: dict[tuple[int, int], str] = {}
         self._seconds: deque[float] = deque(maxlen=16)
         """From a round's opening until it could have been decided."""
@@ -176,15 +176,15 @@ class Coordinator:
         """Handles what a process sent; raises OldTable."""
         replies: list[tuple[str, Message]] = []
         if isinstance(message, Hello):
-            incarnation, refusal = self._admit(message, now)
+            incarnation, rejection = self._add_member(message, now)
             wants = True
         else:
-            incarnation, refusal = message.incarnation, self._note(message, now)
+            incarnation, rejection = message.incarnation, self._note(message, now)
             wants = message.asks or (message.epoch, message.version) < (self.table.epoch, self._version)
-        if refusal is not None:
-            replies.append((process, refusal))
+        if rejection is not None:
+            replies.append((process, rejection))
         self._evaluate(now)
-        if incarnation in self.table.members and wants and self._told == self._version:
+        if incarnation in self.table.members and wants and self._sent_version == self._version:
             replies.append((process, self.view(incarnation, now)))
         return self._outcome(replies, now)
 
@@ -198,15 +198,15 @@ class Coordinator:
     def tick(self, now: float) -> Outcome:
         """Lets time pass; called a few times a second."""
         if self.table.rules is not None and now - self._ticked_at > self.table.rules.silent_after_s / 2:
-            for heard in self._heard.values():  # this process was stopped: silence says nothing
-                heard.at = now
+            for status in self._statuses.values():  # this process was stopped: silence says nothing
+                status.at = now
         self._ticked_at = now
         self._evaluate(now)
         return self._outcome([], now)
 
     # Who is a member.
 
-    def _admit(self, hello: Hello, now: float) -> tuple[int, Refusal | None]:
+    def _add_member(self, hello: Hello, now: float) -> tuple[int, Rejection | None]:
         table, state = self.table, hello.state
         for incarnation, member in table.members.items():
             if member.process == hello.process:
@@ -220,12 +220,12 @@ class Coordinator:
             table.epoch = max(table.epoch, hello.epoch + 1)
         self._require_latest(hello.run, hello.epoch)
         if reason := self._why_refused(hello):
-            return 0, Refusal(final=True, reason=reason)
+            return 0, Rejection(final=True, reason=reason)
         assert table.rules is not None
         taken = {member.slot for member in table.members.values()}
         free = [slot for slot in range(table.rules.max_members) if slot not in taken]
         if not free:
-            return 0, Refusal(final=False, reason=f"all {table.rules.max_members} slots are taken")
+            return 0, Rejection(final=False, reason=f"all {table.rules.max_members} slots are taken")
         table.incarnations += 1
         incarnation, former = table.incarnations, table.records.get(hello.previous)
         record, counts = Record(process=hello.process), False
@@ -249,7 +249,7 @@ class Coordinator:
             residual_counts=counts,
             since=table.last if state is None or table.is_void(state) else state.round,
         )
-        self._heard[incarnation] = _Heard(now)
+        self._statuses[incarnation] = _Status(now)
         log.info("slot %d, incarnation %d, joins from %s", free[0], incarnation, hello.endpoint)
         self._changed()
         return incarnation, None
@@ -279,21 +279,21 @@ class Coordinator:
             )
         return ""
 
-    def _note(self, report: Report, now: float) -> Refusal | None:
+    def _note(self, report: Report, now: float) -> Rejection | None:
         """Notes what a member knows."""
         table, incarnation, applied = self.table, report.incarnation, report.applied
         if report.run != table.run:
             reason = f"this coordinator is of run {table.run}, the member of {report.run}"
-            return Refusal(incarnation=incarnation, final=True, reason=reason)
+            return Rejection(incarnation=incarnation, final=True, reason=reason)
         self._require_latest(report.run, report.epoch)
         if incarnation not in table.members:
             reason = self.left.get(incarnation, "it has left before this coordinator was started")
-            return Refusal(incarnation=incarnation, final=False, reason=reason)
-        heard = self._heard[incarnation]
-        heard.at, before = now, heard.report
+            return Rejection(incarnation=incarnation, final=False, reason=reason)
+        status = self._statuses[incarnation]
+        status.at, before = now, status.report
         if report.epoch != table.epoch or (before is not None and report.number <= before.number):
             return None
-        heard.report = report
+        status.report = report
         if applied is None or table.is_void(applied):
             return None
         self._require_latest(report.run, 0, applied.round)
@@ -305,12 +305,12 @@ class Coordinator:
         if digest and digest != self._digests.setdefault((applied.round, applied.ballot), digest):
             reason = f"its state of round {applied.round} has other bits than the others'"
             self._leave(incarnation, reason)
-            return Refusal(incarnation=incarnation, final=True, reason=reason)
+            return Rejection(incarnation=incarnation, final=True, reason=reason)
         return None
 
     def _leave(self, incarnation: int, reason: str) -> None:
         slot = self.table.members.pop(incarnation).slot
-        del self._heard[incarnation]
+        del self._statuses[incarnation]
         self.left[incarnation] = reason
         log.info("slot %d, incarnation %d, has left: %s", slot, incarnation, reason)
         while len(self.left) > _REMEMBERED:
@@ -324,10 +324,10 @@ class Coordinator:
         rules = self.table.rules
         if rules is None:
             return
-        for incarnation, heard in list(self._heard.items()):
-            if heard.report is not None and heard.report.finished:
+        for incarnation, status in list(self._statuses.items()):
+            if status.report is not None and status.report.finished:
                 self._leave(incarnation, "it has finished")
-            elif now - heard.at > rules.silent_after_s:
+            elif now - status.at > rules.silent_after_s:
                 self._leave(incarnation, f"it has been silent for {rules.silent_after_s:g} s")
         self._grant_adoptions()
         self._activate()
@@ -335,8 +335,8 @@ class Coordinator:
         self._decide(rules, now)
 
     def _grant_adoptions(self) -> None:
-        for incarnation, heard in self._heard.items():
-            for leaver, number in heard.held:
+        for incarnation, status in self._statuses.items():
+            for leaver, number in status.held:
                 if number or self._is_leaving(incarnation) or not self._is_leaving(leaver):
                     continue
                 if not self.table.records[leaver].adopted_by:
@@ -344,19 +344,19 @@ class Coordinator:
                     self._changed()
 
     def _is_leaving(self, incarnation: int) -> bool:
-        heard = self._heard.get(incarnation)
-        return heard is not None and heard.report is not None and heard.report.leaving
+        status = self._statuses.get(incarnation)
+        return status is not None and status.report is not None and status.report.leaving
 
     def _applied(self, incarnation: int) -> int:
         """The last round in a member's state; -1: it has none that counts."""
-        report = self._heard[incarnation].report
+        report = self._statuses[incarnation].report
         state = None if report is None else report.applied
         return -1 if state is None or self.table.is_void(state) else state.round
 
     @property
     def _all_know(self) -> bool:
         """Whether all members have said what they hold since the last one left."""
-        return all(heard.version >= self._left_version for heard in self._heard.values())
+        return all(status.version >= self._left_version for status in self._statuses.values())
 
     @property
     def _active(self) -> list[int]:
@@ -383,8 +383,8 @@ class Coordinator:
         """Recalls the first decision that no member has applied, and none ever can."""
         if not self._active or not self._all_know:
             return
-        base = max(map(self._applied, self._heard))
-        held = {key for heard in self._heard.values() for key in heard.held}
+        base = max(map(self._applied, self._statuses))
+        held = {key for status in self._statuses.values() for key in status.held}
         for number in range(base + 1, self.table.last + 1) if base >= 0 else ():
             decision = self.table.decisions.get(number)
             if decision is None or not held.issuperset(decision.offers.values()):
@@ -404,11 +404,11 @@ class Coordinator:
             return
         offers = {
             key[0]: key
-            for heard in self._heard.values()
-            for key in sorted(heard.held)
+            for status in self._statuses.values()
+            for key in sorted(status.held)
             if key[0] in active and key[1] > table.records[key[0]].taken
         }
-        held = {i: {of for of, key in offers.items() if key in h.held} for i, h in self._heard.items()}
+        held = {i: {of for of, key in offers.items() if key in h.held} for i, h in self._statuses.items()}
         live, offered = set(active), set(offers)
         if not offered:
             self.waiting = ""
@@ -457,7 +457,7 @@ class Coordinator:
             table.records[incarnation].taken = offer
         table.decisions.pop(number - KEEP, None)
         for incarnation in set(self._active).difference(chosen):
-            self._heard[incarnation].left_out += 1
+            self._statuses[incarnation].left_out += 1
         self._open(now)
         self.waiting = ""
         self._changed()
@@ -472,9 +472,9 @@ class Coordinator:
         self._version, self._dirty = self._version + 1, True
 
     def _outcome(self, replies: list[tuple[str, Message]], now: float) -> Outcome:
-        if self._told < self._version:
+        if self._sent_version < self._version:
             replies += [(member.process, self.view(i, now)) for i, member in self.table.members.items()]
-            self._told = self._version
+            self._sent_version = self._version
         writes, self._dirty = self._dirty, False
         return Outcome(writes, replies)
 
@@ -492,10 +492,10 @@ class Coordinator:
                 leaving=self._is_leaving(i),
                 applied=applied[i],
                 taken=table.records[i].taken,
-                held=tuple(self._heard[i].held),
-                silent_s=now - self._heard[i].at,
-                left_out=self._heard[i].left_out,
-                sent_bytes=getattr(self._heard[i].report, "sent_bytes", 0),
+                held=tuple(self._statuses[i].held),
+                silent_s=now - self._statuses[i].at,
+                left_out=self._statuses[i].left_out,
+                sent_bytes=getattr(self._statuses[i].report, "sent_bytes", 0),
             )
             for i, member in members.items()
         ]

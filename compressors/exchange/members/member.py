@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import CorruptMessage, MemberRefused
 from ..carrier import Payload
-from .messages import Decision, Hello, Key, Message, Part, Peer, Refusal, Report, StateId, View, Want
+from .messages import Chunk, Decision, Hello, Key, Message, Peer, Rejection, Report, StateId, View, Want
 
 COORDINATOR = 0
 """In place of an incarnation, the receiver of messages to the coordinator."""
@@ -157,7 +157,7 @@ class Member:
         self._trains = self._leaving = self._finished = False
         self._reported: Report | None = None
         self._reports = 0
-        self._next_pulse = self._heard_at = self._in_at = now
+        self._next_pulse = self._answered_at = self._in_at = now
         self._refused, self._is_final = "", False
 
     # Events.
@@ -174,12 +174,12 @@ class Member:
         match message:
             case View() if sender == COORDINATOR:
                 self._follow(message, now)
-            case Refusal() if sender == COORDINATOR and message.incarnation == self.incarnation:
+            case Rejection() if sender == COORDINATOR and message.incarnation == self.incarnation:
                 self._refused, self._is_final, self.incarnation = message.reason, message.final, 0
                 self._next_pulse = max(now, self._next_pulse) if message.incarnation == 0 else now
             case Want() if sender in self._peers:
                 sends = self._serve(sender, message)
-            case Part() if sender in self._peers:
+            case Chunk() if sender in self._peers:
                 self._take(message)
             case _:
                 pass
@@ -328,7 +328,7 @@ class Member:
         """Raises MemberRefused where this process is refused, or has waited for too long."""
         if self._is_final:
             raise MemberRefused(f"the coordinator refuses this member: {self._refused}")
-        if now - self._heard_at > self._wait_s:
+        if now - self._answered_at > self._wait_s:
             raise MemberRefused(f"the coordinator has not answered for {self._wait_s:g} s")
         if now - self._in_at > self._wait_s:
             raise MemberRefused(
@@ -373,7 +373,7 @@ class Member:
                 return  # of another coordinator, such as one that was started from an old file
         if view.incarnation != self.incarnation and view.incarnation in self._mine:
             return  # a late one: that incarnation has left
-        self.view, self._heard_at = view, now
+        self.view, self._answered_at = view, now
         if view.incarnation != self.incarnation:
             self._enter(view)
         if self.is_active:
@@ -429,7 +429,7 @@ class Member:
         for key, to in shares:
             if key in self._items and (key, to) not in self._shared:
                 self._shared.add((key, to))
-                yield to, Part(sender=self.incarnation, key=key, payload=self._items[key])
+                yield to, Chunk(sender=self.incarnation, key=key, payload=self._items[key])
 
     def _ask(self, view: View, now: float) -> Sends:
         """Asks for items that others hold, and for chunks of a state where it needs one."""
@@ -467,23 +467,23 @@ class Member:
         needed = {key for d in view.decisions if d.round > self._round for key in d.offers.values()}
         return self._round + 1 < view.floor or not needed <= held | self._items.keys()
 
-    def _take(self, part: Part) -> None:
-        incarnation, number = part.key
+    def _take(self, chunk: Chunk) -> None:
+        incarnation, number = chunk.key
         if incarnation:
-            if self.view is not None and self._may_need(self.view, part.key):
-                self._items.setdefault(part.key, part.payload)
+            if self.view is not None and self._may_need(self.view, chunk.key):
+                self._items.setdefault(chunk.key, chunk.payload)
             return
         fetch = self._fetch
         if fetch is None:
             return
-        if part.index >= part.count:
-            raise CorruptMessage(f"chunk {part.index} of a state of {part.count} chunks")
-        state = StateId(round=number, ballot=part.ballot)
-        if (fetch.state, fetch.count) != (state, part.count):
+        if chunk.index >= chunk.count:
+            raise CorruptMessage(f"chunk {chunk.index} of a state of {chunk.count} chunks")
+        state = StateId(round=number, ballot=chunk.ballot)
+        if (fetch.state, fetch.count) != (state, chunk.count):
             if fetch.state is not None and number <= fetch.state.round:
                 return
-            fetch.state, fetch.count, fetch.chunks = state, part.count, {}
-        fetch.chunks.setdefault(part.index, part.payload)
+            fetch.state, fetch.count, fetch.chunks = state, chunk.count, {}
+        fetch.chunks.setdefault(chunk.index, chunk.payload)
 
     def _restore(self, view: View) -> Restore | None:
         """The state that has arrived whole, if it is still of use."""
@@ -510,7 +510,7 @@ class Member:
     def _serve(self, sender: int, want: Want) -> Sends:
         key, index = want.key, want.index
         if key in self._items:
-            return [(sender, Part(sender=self.incarnation, key=key, payload=self._items[key]))]
+            return [(sender, Chunk(sender=self.incarnation, key=key, payload=self._items[key]))]
         if key[0] or self._round < key[1]:
             return []
         if self._snapshot is None or self._snapshot[0].round < key[1]:
@@ -519,7 +519,7 @@ class Member:
         (state, data), size = self._snapshot, self._chunk_bytes
         count = max(1, -(-data.size // size))
         index = index if index < count else 0
-        part = Part(
+        chunk = Chunk(
             sender=self.incarnation,
             key=(0, state.round),
             ballot=state.ballot,
@@ -527,4 +527,4 @@ class Member:
             count=count,
             payload=data[index * size : (index + 1) * size],
         )
-        return [(sender, part)]
+        return [(sender, chunk)]

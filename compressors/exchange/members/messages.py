@@ -4,8 +4,8 @@
 | --- | --- | --- |
 | hello | process -> coordinator | asks to be a member |
 | report | member -> coordinator | all that the member knows; a sign of life |
-| refusal, view | coordinator -> member | why it is no member; or all that it needs to know |
-| want, part | member <-> member | asks for an item, or for a chunk of it; has it |
+| rejection, view | coordinator -> member | why it is no member; or all that it needs to know |
+| want, chunk | member <-> member | asks for an item, or for a chunk of it; has it |
 
 Members and the coordinator say what they *know*, again and again, not what has changed: a message that is
 lost, late or doubled does no harm. An item that members exchange has a key of two numbers: an incarnation and
@@ -122,10 +122,10 @@ class Report(_Fields):
     """Whether it wants a view in return."""
 
 
-class Refusal(_Fields):
+class Rejection(_Fields):
     """The coordinator's answer to a process that is no member, or no longer."""
 
-    kind: Literal["refusal"] = "refusal"
+    kind: Literal["rejection"] = "rejection"
     incarnation: _Number = 0
     """That of a member that has left; 0: of a hello."""
     final: bool
@@ -210,10 +210,10 @@ class Want(_Fields):
     index: _Number = 0
 
 
-class Part(_Fields):
+class Chunk(_Fields):
     """A chunk of an item; an offer and a residual are one chunk."""
 
-    kind: Literal["part"] = "part"
+    kind: Literal["chunk"] = "chunk"
     sender: _Number
     key: Key
     ballot: _Number = 0
@@ -223,7 +223,7 @@ class Part(_Fields):
     payload: Annotated[Any, Field(exclude=True)] = None
 
 
-Message = Hello | Report | Refusal | View | Want | Part
+Message = Hello | Report | Rejection | View | Want | Chunk
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 _NOTHING = np.empty(0, np.uint8)
@@ -232,7 +232,7 @@ _NOTHING = np.empty(0, np.uint8)
 def to_bytes(message: Message) -> Payload:
     """A message's bytes, uint8 [n]."""
     fields = message.model_dump_json().encode()
-    payload = message.payload if isinstance(message, Part) else _NOTHING
+    payload = message.payload if isinstance(message, Chunk) else _NOTHING
     head = _HEAD.pack(_MAGIC, len(fields), zlib.crc32(fields), zlib.crc32(payload.data))
     return np.concatenate([np.frombuffer(head + fields, np.uint8), payload])
 
@@ -254,7 +254,7 @@ def from_bytes(data: Payload, sender: str) -> Message:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise CorruptMessage(f"{sender} sent a message whose {where} is wrong: {first['msg']}") from None
-    if isinstance(message, Part):
+    if isinstance(message, Chunk):
         return message.model_copy(update={"payload": payload})
     if payload.size:
         raise CorruptMessage(f"{sender} sent a {message.kind} with {payload.size} bytes too many")

@@ -15,7 +15,7 @@ import zmq
 from ...errors import CorruptMessage, MemberRefused
 from . import sockets
 from .member import COORDINATOR, Member, Sends, Step
-from .messages import Hello, Part, Want, from_bytes, to_bytes
+from .messages import Chunk, Hello, Want, from_bytes, to_bytes
 
 _QUIET_S = 5.0
 """What is waited for is told after so long."""
@@ -59,7 +59,7 @@ class Session:
         hello = hello.model_copy(update={"endpoint": self._listener.address})
         self.member = Member(hello, monotonic(), wait_s=wait_s)
         self._outgoing: Sends = []
-        self._closing, self._waits_for, self._told_at = False, "", float("inf")
+        self._closing, self._waits_for, self._logs_at = False, "", float("inf")
         self._thread = Thread(target=self._run, name="taugrad-member", daemon=True)
         self._thread.start()
 
@@ -126,18 +126,18 @@ class Session:
         self._send([*outgoing, *self.member.tick(monotonic())])
         waits_for, now = self.member.waits_for, monotonic()
         if waits_for != self._waits_for:
-            self._waits_for, self._told_at = waits_for, now + _QUIET_S
-        elif waits_for and now > self._told_at:
-            self._told_at = float("inf")
+            self._waits_for, self._logs_at = waits_for, now + _QUIET_S
+        elif waits_for and now > self._logs_at:
+            self._logs_at = float("inf")
             log.warning("%s", waits_for)
 
     def _receive(self, frame: zmq.Frame, *, is_member: bool) -> None:
         try:
             data = np.frombuffer(frame.buffer, np.uint8)
             message = from_bytes(data, "another member" if is_member else "the coordinator")
-            if is_member != isinstance(message, Part | Want):
+            if is_member != isinstance(message, Chunk | Want):
                 raise CorruptMessage(f"a {message.kind} from the wrong sender")
-            sender = message.sender if isinstance(message, Part | Want) else COORDINATOR
+            sender = message.sender if isinstance(message, Chunk | Want) else COORDINATOR
             self._send(self.member.receive(sender, message, monotonic()))
         except CorruptMessage as problem:
             log.warning("%s", problem)
