@@ -51,6 +51,7 @@ bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network.network_exchange $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_sites $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.plan $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.network.churn $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.network.network_target $(if $(WRITE),--write)
 
 # Writes docs/papers.md from the results. PAPERS="strom rae" first measures what is missing of these papers, minutes to

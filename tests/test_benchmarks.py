@@ -73,6 +73,7 @@ def test_network_target(tmp_path):
 TABLES = {
     "adamw": 6,
     "asynchronous": 2,
+    "churn": 1,
     "gradients": 1,
     "tuned": 1,
     "hook": 2,
@@ -93,7 +94,7 @@ def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if name == "strom_speech" and find_library("espeak-ng") is None:
         pytest.skip("espeak-ng is not installed")
-    if name.startswith("network") or name == "plan":
+    if name.startswith("network") or name in ("churn", "plan"):
         needs_network()
     result = tables(run(name, tmp_path / "results"))
     assert len(result) == TABLES[name]
