@@ -65,10 +65,7 @@ GROWTHS: Mapping[str, Mapping[str, Any]] = {
     "formula": {"kind": "adabatch", "form": "formula"},
     "text": {"kind": "adabatch", "form": "text"},
 }
-ACTIVATIONS = (
-    *("fp32", "bf16", "linear(8)", "fp8", "entropy(floor=5) | huffman", "linear(4)", "quantile(4)"),
-    "entropy(floor=2) | huffman",
-)
+ACTIVATIONS = ("fp32", "bf16", "linear(8)", "entropy(floor=5) | huffman", "linear(4)", "quantile(4)")
 GOAL = 0.93
 """The accuracy to which bytes are counted."""
 
