@@ -155,7 +155,8 @@ class EngineReader(StreamReader):
         made from a snapshot in the host's memory first.
 
         Args:
-            number: by default the newest one that has been fetched, or else that can be reached.
+            number: by default the newest one that can be reached, of those at the thread's last look if it
+                has fetched all.
 
         Returns:
             The number that runs now.
@@ -230,13 +231,13 @@ class EngineReader(StreamReader):
         return ([] if number is not None and chain and chain[-1][0] != number else chain), newest
 
     def _fetched_links(self, number: int | None) -> list[Link]:
-        """The patches that the thread has fetched, to the newest one or to a number: no store is asked."""
+        """The patches to a number, or all, if the thread has fetched them: no store is asked."""
         names = {number_of(names[0]): list(names) for names in list(self._ahead)}
         links, at = list[Link](), self._at
         while at is not None and at != number and at + 1 in names:
             at += 1
             links.append((at, names[at]))
-        return links if number in (None, at) else []
+        return links if at == (self.fetched if number is None else number) else []
 
     def _follow(self, plan: Sequence[Link]) -> str:
         """Goes along all links or none; returns what prevented it."""

@@ -267,6 +267,29 @@ def test_what_changed_behind_the_readers_back_is_found_and_replaced(tmp_path: Pa
     assert group.has(states[5])
 
 
+@in_turn("ranks", [1, 2])
+def test_a_copy_of_the_stream_that_goes_on_otherwise_is_followed(ranks: int, tmp_path: Path) -> None:
+    place = tmp_path / f"weights{ranks}"
+    states = published(place, 6, full_every=10)
+    group = Group(states[0], ranks)
+    group.follow(place, poll_s=0.001)
+    assert group.update() == 5
+    for number in (3, 4, 5):  # an older copy is put in its place
+        (place / f"{number:010d}.patch").unlink()
+    with pytest.raises(RuntimeError, match=r"newest number is 2.*number 5, digest .* is served"):
+        group.update()
+    assert group.has(states[5])
+    weights = model(7)
+    with PatchWriter(place) as writer:
+        for number in range(3, 8):
+            assert writer.write(weights).number == number
+            assert group.update() == number
+            assert group.has(weights)
+            step(weights, number)
+    for engine in group.engines:
+        engine.reader.close()
+
+
 def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
     weights = published(tmp_path, 1)[0]
     for ranks, fault, reason in (
