@@ -67,7 +67,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
     )
     model, optimizer, local = make(members)
     if Path(checkpoint).exists():
-        local.load_state_dict(torch.load(checkpoint))
+        local.load_state_dict(torch.load(checkpoint, weights_only=True))
     local.join()
     notices: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
