@@ -207,7 +207,7 @@ class LocalSteps:
         if members is not None:
             self._rounds = MemberRounds(
                 members, described_as, worker, names, self.method, self._fields, interval, state, held,
-                list(self._others.values()), buffered,
+                list(self._others.values()), buffered, self._optimizers,
             )  # fmt: skip
         else:
             assert worker_group is not None

@@ -4,15 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from threading import Event
 
+import numpy as np
 import pytest
 import torch
 from member_process import make, train
 
-from taugrad.compressors import LocalSteps, MemberRefused, Members, Outer, Step
+from taugrad.compressors import CorruptMessage, LocalSteps, MemberRefused, Members, Outer, Step
 from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds
 from taugrad.compressors.exchange.lockstep import run_lockstep
+from taugrad.compressors.exchange.members.moments import load_moments, moments_of
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields
@@ -113,6 +115,86 @@ def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
     with pytest.raises(ValueError, match="load its state before the first step"):
         local.load_state_dict(state)
     local.finish()
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    states = optimizer.state_dict()["state"]
+    return [value.clone() for _, state in sorted(states.items()) for _, value in sorted(state.items())]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coordinator, kind):
+    def make_with_moments():
+        model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
+        optimizer = kind(
+            model.parameters(), lr=0.01, **({} if kind is torch.optim.AdamW else {"momentum": 0.9})
+        )
+        return (
+            model,
+            optimizer,
+            LocalSteps(model, optimizer, every=3, members=members(coordinator, moments=True)),
+        )
+
+    model, optimizer, donor = make_with_moments()
+    donor.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(STEPS + 1):
+        train(model, optimizer, drawing)
+        donor.step()
+    given = moments(optimizer)
+    assert len(given) == (12 if kind is torch.optim.AdamW else 4)
+    ends = Event()
+
+    def serve() -> None:  # without training: its moments stay
+        while not ends.wait(0.01):
+            donor.step()
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(serve)
+        try:
+            model, optimizer, joiner = make_with_moments()
+            joiner.join()
+            assert joiner.membership.round >= STEPS // 3
+            for taken, expected in zip(moments(optimizer), given, strict=True):
+                assert torch.equal(taken, expected)
+            for _ in range(3):
+                train(model, optimizer, drawing)
+                joiner.step()
+            own, saved, state = moments(optimizer), optimizer.state_dict(), joiner.state_dict()
+            assert not torch.equal(own[-1], given[-1])
+            joiner.leave()
+            state["rounds"]["hello"]["state"] = (
+                None  # it has no round to go on from, and takes the state anew
+            )
+            model, optimizer, joiner = make_with_moments()
+            optimizer.load_state_dict(saved)
+            joiner.load_state_dict(state)
+            joiner.join()
+            assert joiner.membership.restores == 2
+            for kept, expected in zip(moments(optimizer), own, strict=True):
+                assert torch.equal(kept, expected)
+            joiner.leave()
+        finally:
+            ends.set()
+        serving.result()
+    donor.leave()
+
+
+def test_moments_that_do_not_fit_are_refused():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    data = moments_of([optimizer])
+    for wrong in (data[:-1], data[:5], np.concatenate([data, data]), np.zeros(8, np.uint8)):
+        with pytest.raises(CorruptMessage, match="the member that gave its state sent"):
+            load_moments(wrong, [optimizer])
+    with pytest.raises(CorruptMessage, match="do not fit"):
+        load_moments(data, [])
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    lbfgs.step(lambda: model(torch.ones(3)).square().sum().backward() or 1.0)
+    with pytest.raises(TypeError, match="LBFGS keeps"):
+        moments_of([lbfgs])
 
 
 def test_weights_that_are_not_finite_reach_nobody(coordinator):

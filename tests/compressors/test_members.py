@@ -285,8 +285,8 @@ OFFER = Chunk(sender=5, key=(5, 3), payload=np.frombuffer(b"update", np.uint8))
 def test_a_message_comes_back_as_it_was_and_its_bytes_stay():
     data = to_bytes(OFFER)
     assert data.tobytes() == (
-        b"TGM1" + b"\x46\x00\x00\x00" + data[8:16].tobytes()
-        + b'{"kind":"chunk","sender":5,"key":[5,3],"ballot":0,"index":0,"count":1}' + b"update"
+        b"TGM1" + b"\x52\x00\x00\x00" + data[8:16].tobytes()
+        + b'{"kind":"chunk","sender":5,"key":[5,3],"ballot":0,"digest":"","index":0,"count":1}' + b"update"
     )  # fmt: skip
     back = from_bytes(data, "a")
     assert (back.key, back.payload.tobytes()) == ((5, 3), b"update")

@@ -83,8 +83,9 @@ class Ledger:
             _, amount = self.accepted.pop(key)
             self.applied, self.lost = self.applied - amount, self.lost + amount
 
-    def state(self) -> np.ndarray:
-        return np.array([self.agreed, self.chain, *range(6)], np.int64).view(np.uint8)
+    def state(self, moments: int) -> np.ndarray:
+        """The agreed state, and six of what no other member has."""
+        return np.array([self.agreed, self.chain, *[moments] * 6], np.int64).view(np.uint8)
 
 
 @dataclass
@@ -216,12 +217,13 @@ class Process:
                 self.member.confirm(f"{ledger.agreed} {ledger.chain}")
             case member.Restore():
                 self.restores += 1
-                ledger.agreed, ledger.chain = map(int, step.data.view(np.int64)[:2])
+                ledger.agreed, ledger.chain, *moments = map(int, step.data.view(np.int64))
+                assert len(set(moments)) == 1, "a state of chunks of several members"
                 if step.included:
                     ledger.accept(world.round_of(ledger.key, step.state.round))
                 world.note_state(step.state, ledger)
             case member.TakeSnapshot():
-                world.send_all(self, self.member.provide(ledger.state()))
+                world.send_all(self, self.member.provide(ledger.state(world.random.randrange(1 << 40))))
             case member.TakeOver():
                 amount = int(step.data.view(np.int64)[0])
                 ledger.taken_over, ledger.residual = ledger.taken_over + amount, ledger.residual + amount

@@ -4,6 +4,7 @@ It has no socket, no clock and no weights. One thread hands in what arrives; the
 `Step`, such as a round to apply, and does it at once: from then on the member counts it as done.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ COORDINATOR = 0
 """In place of an incarnation, the receiver of messages to the coordinator."""
 _WINDOW = 4
 """Chunks of a state that are under way at once."""
+_ATTEMPTS = 4
+"""After so many for one chunk, another member is asked for the whole state."""
 
 
 class Join(NamedTuple):
@@ -101,6 +104,9 @@ class _Fetch:
     """An agreed state that arrives in chunks."""
 
     state: StateId | None = None
+    """With the digest of all chunks."""
+    donor: int = 0
+    """The incarnation that sends them."""
     count: int = 1
     chunks: dict[int, Payload] = field(default_factory=dict)
 
@@ -149,6 +155,7 @@ class Member:
         self._retries: dict[tuple[Key, int], _Retry] = {}
         self._fetch: _Fetch | None = None
         self._snapshot: tuple[StateId, Payload] | None = None
+        """The agreed state for others, with the digest of its bytes."""
         self._asked: dict[int, Want] = {}
         """By incarnation, what waits for a newer snapshot."""
         self._join: Join | None = None
@@ -310,7 +317,8 @@ class Member:
     def provide(self, data: Payload) -> Sends:
         """The bytes of the agreed state, as TakeSnapshot asked for."""
         assert self.applied is not None
-        self._snapshot, asked, self._asked = (self.applied, data), self._asked, {}
+        state = self.applied.model_copy(update={"digest": _digest(data)})
+        self._snapshot, asked, self._asked = (state, data), self._asked, {}
         return [send for sender, want in asked.items() for send in self._serve(sender, want)]
 
     def give(self, residual: Payload, now: float) -> Sends:
@@ -445,6 +453,7 @@ class Member:
             fetch = self._fetch = self._fetch or _Fetch()
             number = max(self._round + 1, view.floor - 1) if fetch.state is None else fetch.state.round
             if donors := [peer.incarnation for peer in self._others if peer.applied >= number]:
+                donors = [fetch.donor] if fetch.donor in donors else donors
                 missing = [index for index in range(fetch.count) if index not in fetch.chunks][:_WINDOW]
                 holders |= {((0, number), index): donors for index in missing}
         self._retries = {
@@ -456,6 +465,8 @@ class Member:
             if retry.passed(now, self._retry_s):
                 holder = among[(self.incarnation + retry.attempts) % len(among)]
                 sends.append((holder, Want(sender=self.incarnation, key=key, index=index)))
+                if not key[0] and retry.attempts > _ATTEMPTS:
+                    self._fetch = None
         return sends
 
     def _needs_state(self, view: View, held: set[Key]) -> bool:
@@ -478,11 +489,13 @@ class Member:
             return
         if chunk.index >= chunk.count:
             raise CorruptMessage(f"chunk {chunk.index} of a state of {chunk.count} chunks")
-        state = StateId(round=number, ballot=chunk.ballot)
+        state = StateId(round=number, ballot=chunk.ballot, digest=chunk.digest)
         if (fetch.state, fetch.count) != (state, chunk.count):
-            if fetch.state is not None and number <= fetch.state.round:
+            is_newer = fetch.state is None or number > fetch.state.round
+            if not is_newer and fetch.donor in self._peers:
                 return
             fetch.state, fetch.count, fetch.chunks = state, chunk.count, {}
+        fetch.donor = chunk.sender
         fetch.chunks.setdefault(chunk.index, chunk.payload)
 
     def _restore(self, view: View) -> Restore | None:
@@ -498,6 +511,8 @@ class Member:
             return None
         self._fetch = None
         data = np.concatenate([fetch.chunks[index] for index in range(fetch.count)])
+        if _digest(data) != state.digest:
+            return None  # it is fetched anew
         later = {key for d in view.decisions if d.round > state.round for key in d.offers.values()}
         taken = self._peers[self.incarnation].taken
         included = (
@@ -523,8 +538,13 @@ class Member:
             sender=self.incarnation,
             key=(0, state.round),
             ballot=state.ballot,
+            digest=state.digest,
             index=index,
             count=count,
             payload=data[index * size : (index + 1) * size],
         )
         return [(sender, chunk)]
+
+
+def _digest(data: Payload) -> str:
+    return hashlib.blake2b(data.data, digest_size=16).hexdigest()

@@ -218,6 +218,8 @@ class Chunk(_Fields):
     key: Key
     ballot: _Number = 0
     """Of an agreed state."""
+    digest: _Text = ""
+    """Of all chunks of an agreed state: members have one round's in other bytes, if moments are in them."""
     index: _Number = 0
     count: Annotated[int, Field(ge=1, le=1 << 20)] = 1
     payload: Annotated[Any, Field(exclude=True)] = None

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ...bucket.compressor import Worker
 from ...bucket.ledger import Step, Traffic
-from ...errors import CorruptMessage, MemberRefused
+from ...errors import MemberRefused
 from ...local_fields import LocalFields
 from ...methods import Method
 from ...ops.array import host
@@ -40,12 +41,12 @@ from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
 from ..worker_group import WorkerGroup
 from . import member, sockets
 from .messages import Hello, Rules, StateId
+from .moments import joined, load_moments, moments_of, split
 from .session import Session
 
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
-_LENGTH = np.dtype("<i8")
 
 log = logging.getLogger("taugrad")
 
@@ -71,6 +72,9 @@ class Members:
     """Seconds for which those that have handed in wait for others, at most."""
     wait: float = 600.0
     """Seconds for which this member waits for the coordinator, or to be let in."""
+    moments: bool = False
+    """Whether a new member takes the moments of the optimizer, too, from the one that gives it the agreed
+    weights; not where its optimizer has some already, such as those of its checkpoint."""
     host: str = ""
     """This machine's address, as other members reach it; by default that by which it reaches the
     coordinator."""
@@ -146,6 +150,7 @@ class MemberRounds:
         parameters: Sequence[Tensor],
         frozen: Sequence[Tensor],
         model: nn.Module | None,
+        optimizers: Sequence[Optimizer],
     ) -> None:
         """Prepares a member; `settings` has what all must have in common, as fields and values.
 
@@ -159,12 +164,17 @@ class MemberRounds:
         self._pattern = AllGather(method, worker, sizes)
         group, ordinals = WorkerGroup(in_memory(1)[0]), range(len(names))
         self._fragment = Fragment(group, self._pattern, "", ordinals, agreed, parameters, fields)
-        self._members, self._frozen, self._model = members, frozen, model
+        self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
         self.steps, self.progress = 0, 0.0
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
         digest = hashlib.sha256(json.dumps(list(tensors.items())).encode()).hexdigest()[:16]
         plain = {name: value for name, value in settings.items() if name not in tensors}
+        if members.moments:
+            kinds = [
+                (type(one).__name__, *(len(g["params"]) for g in one.param_groups)) for one in optimizers
+            ]
+            plain |= {"moments": f"of optimizers and their numbers of parameters {kinds}"}
         plain |= {"model": f"{len(tensors)} tensors, {sum(sizes.values())} trained elements, digest {digest}"}
         self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=plain)
         self._session: Session | None = None
@@ -297,15 +307,16 @@ class MemberRounds:
                 self._apply(step)
             case member.Restore():
                 membership.restores += 1
-                buffers = list(self.agreed.buffers.values())
-                copy_bytes(step.data, [*self.agreed.weights, *self.agreed.momentum, *self._frozen, *buffers])
+                moments, tensors = split(step.data, "the member that gave its state")
+                copy_bytes(tensors, self._state)
+                if moments.size and not any(optimizer.state for optimizer in self._optimizers):
+                    load_moments(moments, self._optimizers)
                 if step.included:
                     self._offer = None
                 self._note(step.state)
             case member.TakeSnapshot():
-                tensors = [*self.agreed.weights, *self.agreed.momentum, *self._frozen]
-                data = to_bytes([*tensors, *self.agreed.buffers.values()])
-                session.call(session.member.provide, data)
+                moments = moments_of(self._optimizers) if self._members.moments else np.empty(0, np.uint8)
+                session.call(session.member.provide, joined(moments, to_bytes(self._state)))
             case member.TakeOver():
                 membership.taken_over += 1
                 residual = self._zeros().bfloat16()
@@ -313,6 +324,11 @@ class MemberRounds:
                 self._keep(residual.float())
             case member.Given():
                 self._has_given = True
+
+    @property
+    def _state(self) -> list[Tensor]:
+        """What members have in common, and give to each other."""
+        return [*self.agreed.weights, *self.agreed.momentum, *self._frozen, *self.agreed.buffers.values()]
 
     def _enter(self, step: member.Join) -> None:
         """Begins a membership: what is not sent is kept for the next offer, or counted as lost."""
@@ -328,7 +344,7 @@ class MemberRounds:
         fragment, pattern = self._fragment, self._pattern
         payloads, buffers = {}, list[Payload]()
         for slot, offer in step.offers.items():
-            payloads[slot], sent = _split(offer, slot)
+            payloads[slot], sent = split(offer, f"the member of slot {slot}")
             buffers += [sent] if sent.size else []
         if refusals := pattern.refusals(payloads):
             raise fragment.averaging.refusal(refusals[0])
@@ -370,8 +386,7 @@ class MemberRounds:
         if self._model is not None and slots[0] == min(slots):
             buffers = to_bytes(buffers_of(self._model).values())
         self._offer, self._pending, self._trains = (message, record), None, False
-        offer = np.concatenate([np.array([message.size], _LENGTH).view(np.uint8), message, buffers])
-        session.call(session.member.hand_in, offer, monotonic())
+        session.call(session.member.hand_in, joined(message, buffers), monotonic())
 
     def _continue(self) -> None:
         """Lets the model continue from the agreed weights; it trains from now on."""
@@ -461,14 +476,3 @@ class MemberRounds:
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)
-
-
-def _split(offer: Payload, slot: int) -> tuple[Payload, Payload]:
-    """The message in an offer, and the bytes of buffers, if there are any."""
-    size = int(offer[: _LENGTH.itemsize].view(_LENGTH)[0]) if offer.size >= _LENGTH.itemsize else -1
-    message, buffers = np.split(offer[_LENGTH.itemsize :], [max(size, 0)])
-    if message.size != size:
-        raise CorruptMessage(
-            f"member of slot {slot} sent an offer of {offer.size} bytes, which has no message"
-        )
-    return message, buffers
