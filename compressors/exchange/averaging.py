@@ -1,22 +1,20 @@
-"""Runs a pattern's rounds to completion and records the traffic."""
+"""One exchange after the other by a pattern, each to its end, and counted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from queue import SimpleQueue
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
-from ..ops.parts import by_parameter
 from ..spans import RECORDER, duration
 from .carrier import Carrier
+from .exchange import Exchange
 from .lockstep import Coroutine
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together
-from .rounds import ExchangeRecord, Payloads, PendingRounds
+from .rounds import ExchangeRecord
 
 STATE_VERSION = 5
 """Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters; since 5 what is
@@ -45,20 +43,17 @@ class Averaging:
         """
         self.pattern, self.done = pattern, 0
         self._carrier, self._names, self._tag, self._nonfinite = carrier, list(names), tag, nonfinite
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
-    def begin(self, tensors: list[Tensor], refused: int | None = None) -> PendingRounds:
+    def begin(self, tensors: list[Tensor], refused: int | None = None) -> Exchange:
         """Compresses tensors, and sends the first messages; the caller drops its references.
 
         For `refused` see `Pattern.rounds`.
         """
-        record = ExchangeRecord(Traffic(self._carrier.workers))
-        rounds = self.pattern.rounds(tensors, self.done, record, refused)
-        pending = PendingRounds(rounds, record, self._carrier, self._tag, self._calls.put)
-        pending.begin()
-        return pending
+        exchange = Exchange(self.pattern, tensors, self.done, self._carrier, self._tag, refused=refused)
+        exchange.begin()
+        return exchange
 
-    def complete(self, pending: PendingRounds) -> Coroutine[Tensor | RefusedUpdate]:
+    def complete(self, exchange: Exchange) -> Coroutine[Tensor | RefusedUpdate]:
         """Goes on with an exchange to its end, in any thread.
 
         Returns:
@@ -68,24 +63,14 @@ class Averaging:
             PeerLost: another worker is gone, or has been silent for too long.
             CorruptMessage: what arrived is no message of a round.
         """
-        while not pending.payloads.done():
+        while not exchange.payloads.done():
             yield None
-            began = perf_counter()
-            call = self._calls.get(block=self._carrier.waits)
-            ended = perf_counter()
-            pending.record.waited_s += ended - began
+            began, ended = exchange.go_on(waits=self._carrier.waits)
+            exchange.record.waited_s += ended - began
             RECORDER.add("exchange", "wire", began, ended, "round")
             RECORDER.add("wait", "compute", began, ended)
-            call()
-        mean: Tensor | RefusedUpdate = yield partial(self._mean, pending.payloads.result(), pending.record)
-        return mean
-
-    def _mean(self, payloads: Payloads, record: ExchangeRecord) -> Tensor | RefusedUpdate:
-        if refusals := self.pattern.refusals(payloads):
-            return refusals[0]
-        began = perf_counter()
-        mean = self.pattern.assemble(payloads)
-        record.decoding.append((began, perf_counter()))
+        exchange.payloads.result()  # raises at once: simulated workers wait for what will not come
+        mean: Tensor | RefusedUpdate = yield partial(_mean, exchange)
         return mean
 
     def refusal(self, refused: RefusedUpdate) -> Exception:
@@ -107,10 +92,9 @@ class Averaging:
             pattern.put_back()
             step.skip(self._names[mean.ordinal], mean.rank)
         self.done += 1
-        traffic.add(record.traffic)
-        step.add(record.traffic.sums)
+        record.count(step, traffic)
+        step.layers += record.layers
         step.exchange_s += record.waited_s
-        step.layers += by_parameter(record.tallies)
         step.compress_s += duration(record.compressing)
         step.decompress_s += duration(record.decoding)
         for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
@@ -143,6 +127,11 @@ class Averaging:
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         self.pattern.take_over(former)
+
+
+def _mean(exchange: Exchange) -> Tensor | RefusedUpdate:
+    refusals = exchange.refusals()
+    return refusals[0] if refusals else exchange.assemble()
 
 
 def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> dict[str, Any]:

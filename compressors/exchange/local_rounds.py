@@ -31,11 +31,12 @@ from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference
 from .averaging import Averaging
+from .exchange import Exchange
 from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
 from .patterns.base import Pattern, RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
-from .rounds import ExchangeRecord, PendingRounds
+from .rounds import ExchangeRecord
 from .side_channel import LEFT, SideChannel, SideData
 from .sites import Sites
 from .tensors import buffers_of, copy_into, load_buffers, local_tensor
@@ -150,19 +151,19 @@ class Fragment:
         """How often it was sent."""
         return self.averaging.done + (self.in_flight is not None)
 
-    def send(self, steps: int) -> PendingRounds:
+    def send(self, steps: int) -> Exchange:
         """Compresses what the worker sends after so many steps, and sends the first messages."""
         part, pattern = self.part, self.pattern
         if self._fields.exchange == "weights":
             means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
             pattern.rms = dict(zip(pattern.names, means, strict=True))
         update = self.pseudo_gradient()
-        pending = self.averaging.begin(
+        exchange = self.averaging.begin(
             update if part.weight == 1 else [part.weight * tensor for tensor in update]
         )
         if self._fields.delay_steps and self._fields.blend is None:
             part.at_sending = [weights.clone() for weights in self._weights()]
-        return pending
+        return exchange
 
     @torch.no_grad()
     def pseudo_gradient(self) -> list[Tensor]:
@@ -323,7 +324,7 @@ class Fragment:
             "merge_at": in_flight.merge_at,
             "mean": mean,
             "traffic": in_flight.record.traffic.state_dict(),
-            "tallies": [[list(astuple(tally)) for tally in in_flight.record.tallies]],
+            "tallies": [[list(astuple(tally)) for tally in in_flight.record.layers]],
             "examples": side.examples,
             "buffers": dict(side.buffers),
         }
@@ -480,25 +481,25 @@ class LocalRounds:
                 received = yield lambda: side.received
                 self._unit = (received.examples or 0.0) / self._group.workers or 1.0
             part.weight = part.examples / self._unit
-        pending = fragment.send(self.steps - fragment.sent_step)
-        rounds, result = self._rounds(fragment, pending, side), Future[_Result]()
+        exchange = fragment.send(self.steps - fragment.sent_step)
+        rounds, result = self._rounds(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
             result = self._thread.submit(run, rounds)
         else:
             result.set_result((yield from rounds))
-        fragment.in_flight = InFlight(self.steps + delay, pending.record, result.result)
+        fragment.in_flight = InFlight(self.steps + delay, exchange.record, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
 
-    def _rounds(self, fragment: Fragment, pending: PendingRounds, side: SideChannel) -> Coroutine[_Result]:
+    def _rounds(self, fragment: Fragment, exchange: Exchange, side: SideChannel) -> Coroutine[_Result]:
         """Runs begun rounds to their end, if all workers are in the same ones."""
         began = perf_counter()
         received = yield lambda: side.received
         ended = perf_counter()
-        pending.record.waited_s += ended - began
+        exchange.record.waited_s += ended - began
         RECORDER.add("exchange", "wire", began, ended, "round")
         RECORDER.add("wait", "compute", began, ended)
-        return (yield from fragment.averaging.complete(pending)), received
+        return (yield from fragment.averaging.complete(exchange)), received
 
     def _merge(self, fragment: Fragment, step: Step) -> Coroutine[bool]:
         """Waits for a fragment that is on its way, and lets the worker continue from it."""

@@ -104,7 +104,7 @@ class BroughtExchange(_CountedAllReduce):
         mean, sent, under_way = self._exchange.start(
             bucket.ddp, bucket.names, bucket.sizes, calls_in_order=calls_in_order
         )
-        times.held(under_way)
+        times.held(under_way, perf_counter())
         step.compress_s += under_way - started
         RECORDER.add("compress", "compute", started, under_way, bucket.title)
         self._count_all_reduce(step, bucket, sent)

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import SimpleQueue
 from time import perf_counter
-from typing import TypeVar
 from weakref import finalize
 
 import torch
@@ -23,46 +21,63 @@ from ..bucket.bucket import Bucket
 from ..bucket.compressor import Worker
 from ..bucket.feedback import Feedback
 from ..bucket.layout import cut_parameters, shards_of
-from ..bucket.ledger import Step, Traffic
+from ..bucket.ledger import Step
 from ..errors import CorruptMessage, NonFiniteGradient
 from ..exchange.addresses import places_of
 from ..exchange.carrier import Carrier
 from ..exchange.collectives import Collectives, first_refused
+from ..exchange.exchange import Exchange
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import downlink_method, pattern_for
 from ..exchange.patterns.base import Pattern, RefusedUpdate
-from ..exchange.rounds import ExchangeRecord, Payloads, PendingRounds
 from ..exchange.sites import Sites
 from ..methods import CompressedMethod
 from ..ops import ops_for
-from ..ops.parts import by_parameter
 from ..ops.readback import Readback
-from ..spans import RECORDER
+from ..spans import RECORDER, union
 from ..wire.message import VERSION
 from .base import Fail, Options, Reducer
 
-_Result = TypeVar("_Result")
-
 
 @dataclass(frozen=True)
-class _Exchange:
-    """A bucket's exchange under way."""
+class _UnderWay:
+    """A bucket's exchange."""
 
     bucket: Bucket
-    pattern: Pattern
-    in_order: bool
-    """Whether a sum by the pattern lies as the bucket does."""
+    exchange: Exchange
     gradients: Sequence[Tensor]
     """In the order of the pattern's parameters."""
-    pending: PendingRounds
+    in_order: bool
+    """Whether a sum by the pattern lies as the bucket does."""
     handed_over: float
     """When its first messages were, in seconds of `perf_counter`."""
 
-    def count_layers(self, step: Step) -> None:
-        """Counts what this worker sent of its own gradient, by parameter."""
-        tallies = self.pending.record.tallies
-        step.count_layers(tallies if len(self.pattern.shards) == 1 else by_parameter(tallies))
+    @property
+    def names(self) -> list[str]:
+        """The pattern's parameters."""
+        return self.exchange.pattern.names
+
+    def fill(self) -> None:
+        """Fills the buffer with the sum of all workers' updates, or with their mean."""
+        buffer, shards = self.bucket.buffer, self.exchange.pattern.shards
+        direct = self.in_order and buffer.dtype == torch.float32
+        total = self.exchange.assemble(buffer if direct else None)
+        if not direct:
+            places = [place for shard in shards for place in shard.of(self.gradients)]
+            torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
+        if self.bucket.scale is not None:
+            buffer.mul_(self.bucket.scale)
+
+    def mark(self, refusals: Sequence[RefusedUpdate]) -> None:
+        """Marks the gradients of parameters that were refused: zeros would pass for gradients."""
+        for refusal in refusals:
+            gradient = self.gradients[refusal.ordinal]
+            if self.bucket.scale is not None:
+                gradient[0] = torch.inf  # for every worker's scaler to find
+            elif not gradient[0]:
+                # Zeros would look like gradients that were cleared, and a further pass like a new step.
+                gradient[0] = torch.finfo(gradient.dtype).tiny
 
 
 class CompressedReducer(Reducer):
@@ -107,7 +122,7 @@ class CompressedReducer(Reducer):
         self._carrier: Carrier | None = None
         self._collectives: Collectives | None = None
         self._stream: torch.cuda.Stream | None = None
-        self._unchecked: list[_Exchange] = []
+        self._unchecked: list[_UnderWay] = []
         """By collectives, since workers agreed that everything was finite."""
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Goes on with exchanges, and adds up what has arrived, beside the backward pass."""
@@ -157,37 +172,32 @@ class CompressedReducer(Reducer):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         if self._collectives is not None:
             return self._synchronize_by_collectives(bucket, step)
-        here: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        exchange = self._begin(bucket, step, here.put if bucket.is_awaited else self._decoder.submit)
-        pending, buffer = exchange.pending, bucket.buffer
+        under_way = self._begin(bucket, step, None if bucket.is_awaited else self._decoder.submit)
+        exchange, buffer = under_way.exchange, bucket.buffer
         if exchange.pattern.compresses_at_once:
-            exchange.count_layers(step)
+            step.count_layers(exchange.record.layers)
 
         def finish(_: Future[None]) -> Tensor:
             received = perf_counter()
-            with self.reaching():
-                payloads = self._valid(pending.payloads.result)
-            refusals = self._valid(lambda: exchange.pattern.refusals(payloads))
+            with self._reading():
+                refusals = exchange.refusals()
             if refusals and self._nonfinite == "refuse":
                 refusal = refusals[0]
-                raise self._fail(NonFiniteGradient(exchange.pattern.names[refusal.ordinal], refusal.rank))
-            self._fill(exchange, payloads, refusals)
+                raise self._fail(NonFiniteGradient(under_way.names[refusal.ordinal], refusal.rank))
+            with self._reading():
+                under_way.fill()
+            under_way.mark(refusals)
+            bucket.add_earlier(1.0)
             if buffer.is_cuda:  # the CPU copy is not stream-ordered
                 torch.cuda.current_stream(buffer.device).synchronize()
-            if not exchange.pattern.compresses_at_once:
-                with self._lock:
-                    exchange.count_layers(step)
-            self._count(exchange, step, refusals, received)
+            self._count(under_way, step, refusals, received)
             return buffer
 
         exchanged: Future[None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         summed = exchanged.then(finish)
-        pending.payloads.add_done_callback(lambda _: exchanged.set_result(None))
-        while bucket.is_awaited and not pending.payloads.done():
-            started = perf_counter()
-            go_on = here.get()
-            self._times.held(started)
-            go_on()
+        exchange.payloads.add_done_callback(lambda _: exchanged.set_result(None))
+        while bucket.is_awaited and not exchange.payloads.done():
+            self._times.held(*exchange.go_on())
         return summed
 
     def _synchronize_by_collectives(self, bucket: Bucket, step: Step) -> Future[Tensor]:
@@ -198,10 +208,12 @@ class CompressedReducer(Reducer):
         buffer = bucket.buffer
         summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         with self._on_stream(buffer.device):
-            exchange = self._begin(bucket, step, lambda go_on: go_on())
-            self._fill(exchange, exchange.pending.payloads.result(), [])
+            under_way = self._begin(bucket, step, lambda go_on: go_on())
+            with self._reading():
+                under_way.fill()
+            bucket.add_earlier(1.0)
             summed.set_result(buffer)
-        self._unchecked.append(exchange)
+        self._unchecked.append(under_way)
         if bucket.is_awaited:
             self._check(step)
         return summed
@@ -226,104 +238,79 @@ class CompressedReducer(Reducer):
         """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
         assert self._collectives is not None
         assert self._readback is not None
-        exchanges, self._unchecked, began = self._unchecked, [], perf_counter()
-        with self._on_stream(exchanges[0].bucket.buffer.device), self.reaching():
+        buckets, self._unchecked, began = self._unchecked, [], perf_counter()
+        with self._on_stream(buckets[0].bucket.buffer.device), self.reaching():
             self._readback.fetch()
             refused = [
-                exchange.pattern.names[ordinal]
-                for exchange in exchanges
-                for ordinals in exchange.pending.record.refused
+                under_way.names[ordinal]
+                for under_way in buckets
+                for ordinals in under_way.exchange.record.refused
                 for ordinal in ordinals()
             ]
             names = list(self._parameters)
             first = first_refused([self._collectives], self._rank, self._workers, names, refused)
         received = perf_counter()
-        if exchanges[-1].bucket.is_awaited:
-            self._times.held(began)
+        if buckets[-1].bucket.is_awaited:
+            self._times.held(began, received)
         if first is not None and self._nonfinite == "refuse":
             raise self._fail(NonFiniteGradient(*first))
-        for exchange in exchanges:
-            names, refusals = exchange.pattern.names, list[RefusedUpdate]()
+        for under_way in buckets:
+            names, refusals = under_way.names, list[RefusedUpdate]()
             if first is not None:
                 name, rank = first
-                exchange.bucket.buffer.zero_()
+                under_way.bucket.buffer.zero_()
                 if name in names:
                     refusals = [RefusedUpdate(rank, names.index(name))]
-                self._finish(exchange, refusals)
-            exchange.count_layers(step)
-            self._count(exchange, step, refusals, received)
+                under_way.mark(refusals)
+                under_way.bucket.add_earlier(1.0)
+            self._count(under_way, step, refusals, received)
 
     def _begin(
-        self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object]
-    ) -> "_Exchange":
-        """Compresses a bucket, and sends the first messages; `schedule` as for `PendingRounds`."""
+        self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object] | None
+    ) -> _UnderWay:
+        """Compresses a bucket, and sends the first messages; `schedule` as for `Exchange`."""
         carrier = self._collectives or self._carrier
         assert carrier is not None, "workers are connected before their first exchange"
         pattern, places = self._pattern_of(bucket)
-        shares, record = bucket.shares, ExchangeRecord(Traffic(self._workers))
-        record.traffic.sums.elements = bucket.buffer.numel()
-        gradients, in_order = [shares[place] for place in places], len(pattern.shards) == 1
-        in_order &= places == sorted(places)
+        shares, in_order = bucket.shares, len(pattern.shards) == 1 and places == sorted(places)
+        gradients = [shares[place] for place in places]
         # A scaler drops the gradients of a step that overflows: many of them are far off.
         pattern.copies = bucket.scale is not None
         if self._nonfinite == "skip":
             self._used.append(pattern)
-        rounds = pattern.rounds(gradients, self._iteration, record)
         # Unique within a step, and the same on every worker: the ordinal of the bucket's first parameter.
-        number = bucket.series + self._ordinals[pattern.names[-1]]
-        pending = PendingRounds(rounds, record, carrier, f"bucket {number}", schedule)
+        tag = f"bucket {bucket.series + self._ordinals[pattern.names[-1]]}"
+        exchange = Exchange(pattern, gradients, self._iteration, carrier, tag, schedule)
+        exchange.record.traffic.sums.elements = bucket.buffer.numel()
         started = perf_counter()
-        pending.begin()
+        exchange.begin()
         handed_over = perf_counter()
         step.compress_s += handed_over - started
         RECORDER.add("compress", "compute", started, handed_over, bucket.title)
         self._times.began()
-        return _Exchange(bucket, pattern, in_order, gradients, pending, handed_over)
-
-    def _fill(self, exchange: "_Exchange", payloads: Payloads, refusals: Sequence[RefusedUpdate]) -> None:
-        """Fills the buffer with the sum of all workers' updates, or with their mean."""
-        buffer, pattern, gradients = exchange.bucket.buffer, exchange.pattern, exchange.gradients
-        direct = exchange.in_order and buffer.dtype == torch.float32
-        total = self._valid(lambda: pattern.assemble(payloads, buffer if direct else None))
-        if not direct:
-            places = [place for shard in pattern.shards for place in shard.of(gradients)]
-            torch._foreach_copy_(places, list(torch.split(total, [place.numel() for place in places])))
-        if exchange.bucket.scale is not None:
-            buffer.mul_(exchange.bucket.scale)
-        self._finish(exchange, refusals)
-
-    def _finish(self, exchange: "_Exchange", refusals: Sequence[RefusedUpdate]) -> None:
-        """Marks gradients of parameters that were refused, and adds what an earlier pass has exchanged."""
-        for refusal in refusals:
-            gradient = exchange.gradients[refusal.ordinal]
-            if exchange.bucket.scale is not None:
-                gradient[0] = torch.inf  # for every worker's scaler to find
-            elif not gradient[0]:
-                # Zeros would look like gradients that were cleared, and a further pass like a new step.
-                gradient[0] = torch.finfo(gradient.dtype).tiny
-        exchange.bucket.add_earlier(1.0)
+        return _UnderWay(bucket, exchange, gradients, in_order, handed_over)
 
     def _count(
-        self, exchange: "_Exchange", step: Step, refusals: Sequence[RefusedUpdate], received: float
+        self, under_way: _UnderWay, step: Step, refusals: Sequence[RefusedUpdate], received: float
     ) -> None:
         """Counts an exchange whose last messages were here at such a time."""
-        traffic = exchange.pending.record.traffic
+        pattern, record = under_way.exchange.pattern, under_way.exchange.record
         with self._lock:
-            self.traffic.add(traffic)
-            step.add(traffic.sums)
-            step.keeps_residuals |= exchange.pattern.keeps_residuals
-            sums = (tally for column in exchange.pending.record.sum_columns for tally in column)
+            if self._collectives is not None or not pattern.compresses_at_once:
+                step.count_layers(record.layers)
+            record.count(step, self.traffic)
+            step.keeps_residuals |= pattern.keeps_residuals
+            sums = (tally for column in record.sum_columns for tally in column)
             step.residual_squares += sum(tally.residual_squares for tally in sums)
             for refusal in refusals:
-                step.skip(exchange.pattern.names[refusal.ordinal], refusal.rank)
-        record = exchange.pending.record
+                step.skip(under_way.names[refusal.ordinal], refusal.rank)
         self._times.arrived(
             step,
-            exchange.handed_over,
+            under_way.handed_over,
             received,
-            exchange.bucket.title,
+            under_way.bucket.title,
             compressing=record.compressing,
-            decoding=[*record.decoding, (received, perf_counter())],
+            decoding=union([*record.decoding, (received, perf_counter())]),
         )
 
     def _pattern_of(self, bucket: Bucket) -> tuple[Pattern, list[int]]:
@@ -359,9 +346,11 @@ class CompressedReducer(Reducer):
             )
         return self._workers_on[device]
 
-    def _valid(self, read: Callable[[], _Result]) -> _Result:
-        """What is read of messages; notes as the failure that one is not valid."""
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Notes as the failure that a worker was not reached, or that a message is not valid."""
         try:
-            return read()
+            with self.reaching():
+                yield
         except CorruptMessage as reason:
             raise self._fail(reason) from None

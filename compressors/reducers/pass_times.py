@@ -36,9 +36,9 @@ class PassTimes:
         with self._lock:
             self._open += 1
 
-    def held(self, began: float) -> None:
-        """The training thread has waited until now."""
-        self._held.append((began, perf_counter()))
+    def held(self, began: float, ended: float) -> None:
+        """The training thread has waited between such times."""
+        self._held.append((began, ended))
 
     def arrived(
         self,

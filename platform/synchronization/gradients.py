@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.exchange.averaging import Averaging
+from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.base import Pattern
-from taugrad.compressors.exchange.rounds import PendingRounds
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 
 from ..data.feeding import Batch
@@ -53,8 +53,8 @@ class GradientsInRounds(WorkerInLockstep):
         with self._randomness.of(self.rank):
             iteration.loss = self._replica.backward(batch)
         self._replica.prepare_own()
-        pending = self._averaging.begin(self._taken_gradients(context))
-        mean = yield from self._mean(pending)
+        exchange = self._averaging.begin(self._taken_gradients(context))
+        mean = yield from self._mean(exchange)
         yield partial(self._step, mean, context)
         return iteration
 
@@ -63,14 +63,14 @@ class GradientsInRounds(WorkerInLockstep):
         with self.ledger.waiting():
             self._group.broadcast(list(model.buffers()))
 
-    def _mean(self, pending: PendingRounds) -> Coroutine[Tensor | None]:
+    def _mean(self, exchange: Exchange) -> Coroutine[Tensor | None]:
         """Ends an exchange; float32 [all elements], or None where the step is left out.
 
         All workers raise NonFiniteGradient where a worker's is not finite and the method refuses that.
         """
-        mean, step = (yield from self._averaging.complete(pending)), self.ledger.now.step
-        step.blocked_s += pending.record.waited_s
-        return self._averaging.finish(mean, pending.record, step, self.ledger.traffic)
+        mean, step = (yield from self._averaging.complete(exchange)), self.ledger.now.step
+        step.blocked_s += exchange.record.waited_s
+        return self._averaging.finish(mean, exchange.record, step, self.ledger.traffic)
 
     def _step(self, mean: Tensor | None, context: StepContext) -> None:
         """The step of all workers along their mean gradient."""

@@ -14,16 +14,18 @@ from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
+from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine, run, run_lockstep
-from taugrad.compressors.exchange.rounds import ExchangeRecord, PendingRounds, Round, Rounds
+from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
+from taugrad.compressors.ops import ops_for
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
@@ -57,16 +59,13 @@ def test_what_arrives_without_being_asked_for_is_taken_with_its_sender() -> None
 def test_rounds_end_as_soon_as_one_of_the_peers_is_lost() -> None:
     here, *_ = in_memory(3)
 
-    def rounds() -> Rounds:
-        yield Round([], [1, 2])
-        return {}
-
-    pending = PendingRounds(rounds(), ExchangeRecord(Traffic(3)), here, "tag", lambda call: call())
-    pending.begin()
+    pattern = AllGather(read_config("fp16"), Worker(ops_for(torch.device("cpu")), 0, 3), {"w": 4})
+    exchange = Exchange(pattern, [torch.ones(4)], 0, here, "tag", lambda call: call())
+    exchange.begin()
     here._mark_lost(2, PeerLost(2, "is gone"))  # worker 1 has sent nothing yet
-    assert pending.payloads.done()
+    assert exchange.payloads.done()
     with pytest.raises(PeerLost, match="worker 2 is gone"):
-        pending.payloads.result()
+        exchange.refusals()
 
 
 def test_an_interface_that_gloo_is_told_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

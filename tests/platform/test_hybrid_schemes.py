@@ -27,7 +27,7 @@ from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
 from taugrad.platform.spec.models import LeNet, NetworkInNetwork, ResNet, Vgg16
 from taugrad.platform.spec.training import TrainingConfig
-from taugrad.platform.synchronization.hybrid.exchange import DenseMessages, Exchange
+from taugrad.platform.synchronization.hybrid.exchange import ActivationExchange, DenseMessages
 from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
 from taugrad.platform.synchronization.hybrid.worker import (
     Computed,
@@ -144,7 +144,9 @@ def run(
     ]
     position = Position(0, DONE, 100, DONE, sum(len(batch) for batch in batches), 100)
     coroutines = [
-        worker.iterate(batch, position, nullcontext, Exchange(carrier, torch.float64, Traffic(workers)))
+        worker.iterate(
+            batch, position, nullcontext, ActivationExchange(carrier, torch.float64, Traffic(workers))
+        )
         for worker, batch, carrier in zip(team, batches, in_memory(workers), strict=True)
     ]
     return team, run_lockstep(coroutines), tasks
@@ -360,12 +362,12 @@ def test_tensors_arrive_as_their_method_quantizes_them(line):
     parts[2][0][3, 1] = torch.inf
     messages = DenseMessages(cast(CompressedMethod, read_config(line)), CPU)
 
-    def exchanged(exchange: Exchange) -> Coroutine[list[list[Tensor]]]:
+    def exchanged(exchange: ActivationExchange) -> Coroutine[list[list[Tensor]]]:
         pending = exchange.to_all("rows", tensors[exchange.rank], [(count, 9) for count in rows])
         owned = exchange.to_owners("parts", parts[exchange.rank])
         return [(yield from exchange.taken(pending)), (yield from exchange.taken(owned))]
 
-    exchanges = [Exchange(carrier, messages, traffic) for carrier in in_memory(workers)]
+    exchanges = [ActivationExchange(carrier, messages, traffic) for carrier in in_memory(workers)]
     for rank, (to_all, to_owner) in enumerate(run_lockstep([exchanged(exchange) for exchange in exchanges])):
         for sent, received in (
             *zip(tensors, to_all, strict=True),

@@ -99,7 +99,7 @@ class PendingReceive:
     """By sender."""
 
 
-class Exchange:
+class ActivationExchange:
     """One worker's exchanges of an iteration.
 
     Attributes:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
 from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.resizing import ranks_together
-from taugrad.compressors.exchange.rounds import PendingRounds
 from taugrad.compressors.exchange.tensors import copy_into
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.spans import RECORDER
@@ -23,7 +23,7 @@ from ...replica.replica import Replica
 from ..gradients import GradientsInRounds
 from ..ledger import Iteration
 from ..synchronization import StepContext
-from .exchange import Exchange
+from .exchange import ActivationExchange
 from .layers import Layer, ModelParts, cut_optimizer
 from .worker import Computed, HybridWorker
 
@@ -106,7 +106,7 @@ class HybridTraining(GradientsInRounds):
         elif self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
 
-    def _begin_convolutions(self, computed: Computed, context: StepContext) -> PendingRounds:
+    def _begin_convolutions(self, computed: Computed, context: StepContext) -> Exchange:
         """The backward pass of the worker's convolutions, and the beginning of their synchronization."""
         self._replica.optimizer.zero_grad()
         with RECORDER.computing("backward", "conv"):
@@ -116,10 +116,10 @@ class HybridTraining(GradientsInRounds):
         refused = None if computed.refused is None else len(self._replica.names) + computed.refused
         return self._averaging.begin(self._taken_gradients(context), refused)
 
-    def _exchange(self) -> tuple[Exchange, Traffic]:
+    def _exchange(self) -> tuple[ActivationExchange, Traffic]:
         """The exchanges of activations, and what counts them."""
         traffic = Traffic(self.workers)
-        return Exchange(self._group.carrier, self._config.values, traffic), traffic
+        return ActivationExchange(self._group.carrier, self._config.values, traffic), traffic
 
     def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""
@@ -179,7 +179,7 @@ class HybridTraining(GradientsInRounds):
         self._deal_out()
 
 
-def _all_shares(worker: HybridWorker, exchange: Exchange) -> Coroutine[list[Tensor]]:
+def _all_shares(worker: HybridWorker, exchange: ActivationExchange) -> Coroutine[list[Tensor]]:
     """The whole of each parameter of the fully connected part: every worker sends its rows."""
     wholes: list[Tensor] = []
     for layer in (cast(Layer, layer) for layer in worker.layers):

@@ -28,7 +28,7 @@ from ...replica.rates import rate_at, set_rate
 from ...replica.replica import is_finite
 from ...spec.training import TrainingConfig
 from ...tasks.task import Task
-from .exchange import Encoding, Exchange, PendingReceive, added
+from .exchange import ActivationExchange, Encoding, PendingReceive, added
 from .layers import ExampleRows, Layer, ModelParts, share_of
 
 
@@ -36,7 +36,7 @@ def learn(
     layers: Sequence[Layer],
     task: Task,
     autocast: Callable[[], AbstractContextManager[object]],
-    exchange: Exchange,
+    exchange: ActivationExchange,
     features: Tensor,
     targets: Tensor,
     examples: ExampleRows,
@@ -150,7 +150,7 @@ class HybridWorker:
         batch: Batch,
         position: Position,
         alone: Callable[[], AbstractContextManager[None]],
-        exchange: Exchange,
+        exchange: ActivationExchange,
     ) -> Coroutine[Computed]:
         """Computes everything up to the gradient with respect to the worker's own features.
 
@@ -206,7 +206,7 @@ class HybridWorker:
         targets: Sequence[Tensor],
         counts: Sequence[int],
         position: Position,
-        exchange: Exchange,
+        exchange: ActivationExchange,
     ) -> Coroutine[tuple[float, Tensor]]:
         """All turns: the batch's loss, and the gradient with respect to this worker's features.
 

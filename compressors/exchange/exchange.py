@@ -1,0 +1,125 @@
+"""One exchange of a worker: a pattern's rounds over a carrier, and what they come to.
+
+The code is the same for real and for simulated workers, and for buckets of gradients and local steps. The
+rounds go on when the messages of one are here, so that several exchanges may be under way at once.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock
+from time import perf_counter
+
+from torch import Tensor
+
+from ..bucket.ledger import Traffic
+from .carrier import Payload
+from .patterns.base import Pattern, RefusedUpdate
+from .rounds import ExchangeRecord, Payloads, RoundCarrier
+
+
+class Exchange:
+    """A worker's exchange, from compressing to the sum of all workers' updates.
+
+    Attributes:
+        pattern: whose rounds it runs.
+        payloads: what the rounds return; PeerLost or CorruptMessage where they cannot be finished.
+        record: what was compressed, sent and decoded so far.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        tensors: Sequence[Tensor],
+        iteration: int,
+        carrier: RoundCarrier,
+        tag: str,
+        schedule: Callable[[Callable[[], None]], object] | None = None,
+        refused: int | None = None,
+    ) -> None:
+        """Prepares an exchange, under a tag that no other one under way has; `begin` starts it.
+
+        `schedule` gets a call that goes on with the rounds, once the messages of a round are here. It is
+        called in the carrier's thread and must not wait: it passes the call to another thread. By default,
+        the call waits for `go_on`. For the other arguments see `Pattern.rounds`.
+        """
+        self.pattern, self.payloads = pattern, Future[Payloads]()
+        self.record = ExchangeRecord(Traffic(carrier.workers))
+        self._rounds = pattern.rounds(tensors, iteration, self.record, refused)
+        self._carrier, self._tag = carrier, tag
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._schedule = schedule or self._calls.put
+
+    def begin(self) -> None:
+        """Compresses in this thread, and sends the first round's messages; raises what compressing raises."""
+        self._advance(None)
+
+    def go_on(self, *, waits: bool = True) -> tuple[float, float]:
+        """Goes on with the next round, in this thread; returns from when to when it waited for that.
+
+        Raises queue.Empty if messages are not here, and it is not to wait.
+        """
+        began = perf_counter()
+        call = self._calls.get(block=waits)
+        ended = perf_counter()
+        call()
+        return began, ended
+
+    def refusals(self) -> list[RefusedUpdate]:
+        """Which workers had no update; raises PeerLost or CorruptMessage."""
+        return self.pattern.refusals(self.payloads.result())
+
+    def assemble(self, total: Tensor | None = None) -> Tensor:
+        """The mean (or sum) of all workers' updates; see `Pattern.assemble`."""
+        began = perf_counter()
+        total = self.pattern.assemble(self.payloads.result(), total)
+        self.record.decoding.append((began, perf_counter()))
+        return total
+
+    def _advance(self, received: Sequence[Payload] | None) -> None:
+        """Goes on to the next round, or to the end."""
+        try:
+            this = self._rounds.send(received)  # type: ignore[arg-type]  # None begins a generator
+        except StopIteration as end:
+            self.payloads.set_result(end.value)
+            return
+        carrier, traffic = self._carrier, self.record.traffic
+        if this.all_reduced_bytes is not None:
+            traffic.sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
+        else:
+            for payload, receivers in this.sends:
+                traffic.count_sent(carrier.rank, payload.size, receivers)
+        arriving = carrier.exchange(this, self._tag)
+        go_on = partial(self._go_on, arriving, counts=this.all_reduced_bytes is None)
+        when_done(arriving, lambda: self._schedule(go_on))
+
+    def _go_on(self, arrived: Sequence["Future[Payload]"], *, counts: bool) -> None:
+        """Goes on when all of a round's messages are here; ends where one never will be."""
+        try:
+            for message in arrived:
+                if message.done():
+                    message.result()  # raises what is known, without waiting for others
+            payloads = [message.result() for message in arrived]
+            if counts:
+                self.record.traffic.sums.received_bytes += sum(payload.size for payload in payloads)
+            self._advance(payloads)
+        except Exception as problem:
+            self.payloads.set_exception(problem)
+
+
+def when_done(futures: Sequence["Future[Payload]"], call: Callable[[], object]) -> None:
+    """Calls a function once: when all futures have results, or one has an exception."""
+    left, lock = len(futures), Lock()
+
+    def note(future: Future[Payload]) -> None:
+        nonlocal left
+        with lock:
+            before, left = left, 0 if future.exception() is not None else max(0, left - 1)
+        if before and not left:
+            call()
+
+    if not futures:
+        call()
+    for future in futures:
+        future.add_done_callback(note)
