@@ -21,9 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
-from .bucket.accumulated import nonzero_gradients
 from .bucket.compressor import Compressor, Worker
 from .bucket.layout import ParameterSlice, Shard
 from .errors import CompressionError, NonFiniteGradient
@@ -31,12 +29,12 @@ from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
 from .exchange.patterns import self_contained
 from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
+from .fsdp_passes import BackwardPasses
 from .methods import CompressedMethod, Method, read_config
 from .names import plain_names, unmatched_patterns
 from .ops import ops_for
 from .ops.readback import Readback
 from .pattern_names import FIXED_SIZE
-from .torch_internals import after_backward, backward_id
 from .worker_state import StepState
 
 try:
@@ -148,8 +146,7 @@ class ReduceScatterState(StepState):
         self._rows: dict[tuple[str, ...], _Rows] = {}
         self._holds_back = False
         """Whether FSDP2 has kept what was reduced until a pass with an all-reduce between islands."""
-        self._task: int | None = None
-        """The backward pass, where one is under way."""
+        self._passes = BackwardPasses(self._optimized, self._begin, self._finish)
         self._marks: list[tuple[Sequence[str], Tensor]] = []
         """By parameter that was sent in this pass: 0, or NaN where a gradient was not finite."""
         self._reduced: torch.cuda.Event | None = None
@@ -166,7 +163,7 @@ class ReduceScatterState(StepState):
         Raises CompressionError, also PeerLost and WorkersDisagree.
         """
         try:
-            self._begin()
+            self._passes.on_reduction()
             self._holds_back = not named.group.all_reduce_grads
             collectives = self._collectives_of(group)
             workers = collectives.workers
@@ -243,21 +240,14 @@ class ReduceScatterState(StepState):
             self._collectives[group] = Collectives(group, self._ops)
         return self._collectives[group]
 
-    def _begin(self) -> None:
+    def _begin(self, uncleared: set[str]) -> None:
         """Begins a backward pass with its first reduction."""
-        task = backward_id()
-        if self._task == task:
-            return
-        self._task = task
-        gradients = {name: parameter.grad for name, parameter in self._sharded.items()}
-        local = {name: grad.to_local() for name, grad in gradients.items() if isinstance(grad, DTensor)}
-        if self._steps.begin_pass(set(nonzero_gradients(local))) and not self._holds_back:
+        if self._steps.begin_pass(uncleared) and not self._holds_back:
             self._begin_step()
-        after_backward(self._finish)
 
     def _finish(self) -> None:
         """Ends a backward pass: all workers refuse or skip what one found not finite."""
-        self._task, (sent, marks), self._marks = None, zip(*self._marks, strict=True), []
+        (sent, marks), self._marks = zip(*self._marks, strict=True), []
         if self._reduced is not None:
             torch.cuda.current_stream(self._ops.device).wait_event(self._reduced)
         finite = torch.isfinite(torch.cat(marks)).tolist()

@@ -31,7 +31,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from .bucket.accumulated import nonzero_gradients
 from .bucket.bucket import Bucket
 from .bucket.compressor import is_exempt
 from .bucket.feedback import zeros_once
@@ -49,9 +48,10 @@ from .fsdp_internals import (
     named_groups,
     wait_for_reduction,
 )
+from .fsdp_passes import BackwardPasses
 from .methods import CompressedMethod, Method, read_config
 from .reducers.base import Options
-from .torch_internals import after_backward, backward_id, has_accumulation_hooks
+from .torch_internals import has_accumulation_hooks
 from .worker_state import WorkerState
 
 
@@ -213,9 +213,7 @@ class ReplicaState(WorkerState):
         )
         self.feedback.reorder({name: MemoryOrder.of(tensor) for name, tensor in here.items()})
         self._under_way: list[_UnderWay] = []
-        self._task: int | None = None
-        """The backward pass, where one is under way."""
-        self._passes = 0
+        self._passes = BackwardPasses(self._optimized, self._begin, self._finish)
         self._agreed = False
         for unit in self._units:
             module = unit.named.group.modules[0]
@@ -301,10 +299,10 @@ class ReplicaState(WorkerState):
         """What FSDP2 calls when a unit's gradients are reduced in the island."""
         try:
             parameters, shards = unit.shards(flat)
+            if unit.named.group.all_reduce_grads:
+                self._passes.on_reduction()
         except CompressionError as problem:
             raise self._fail(problem) from None
-        if unit.named.group.all_reduce_grads:
-            self._begin()
         if not shards:
             return
         if any(exchange.unit is unit for exchange in self._under_way):  # the module was used several times
@@ -317,7 +315,7 @@ class ReplicaState(WorkerState):
             return
         is_awaited = any(has_accumulation_hooks(parameter.sharded_param) for parameter in parameters)
         names = [unit.named.names[parameter] for parameter in parameters]
-        series = self._passes * len(self._parameters)
+        series = self._passes.count * len(self._parameters)
         bucket = Bucket(unit.index, buffer, names, sizes, is_awaited=is_awaited, series=series)
         exchange = _UnderWay(unit, parameters, bucket, self._reduce(bucket, self.gradient_scale))
         if is_awaited:
@@ -327,27 +325,12 @@ class ReplicaState(WorkerState):
             flat.zero_()
             self._under_way.append(exchange)
 
-    def _begin(self) -> None:
+    def _begin(self, uncleared: set[str]) -> None:
         """Begins a backward pass with its first exchange; all workers first check that they agree."""
-        task = backward_id()
-        if self._task == task:
-            return
-        if self._task is not None:
-            raise self._fail(
-                CompressionError(
-                    "a backward pass inside another, or after one that failed: checkpoint activations with "
-                    "use_reentrant=False; after a failure, go on from a checkpoint"
-                )
-            )
-        self._task = task
-        self._passes += 1
-        gradients = {name: parameter.grad for name, parameter in self._optimized().items()}
-        local = {name: _local(gradient) for name, gradient in gradients.items() if gradient is not None}
-        self._begin_pass(set(nonzero_gradients(local)))
+        self._begin_pass(uncleared)
         if not self._agreed:
             self._check_agreement_and_connect(self._description())
             self._agreed = True
-        after_backward(self._finish)
 
     def _description(self) -> dict[str, str]:
         """What must be equal on all replicas, weights too: FSDP2 does not send them around."""
@@ -363,7 +346,6 @@ class ReplicaState(WorkerState):
     @torch.no_grad()
     def _finish(self) -> None:
         """Ends a backward pass, after FSDP2 has: adds what has arrived to the gradients."""
-        self._task = None
         self._end_pass()
         under_way, self._under_way = self._under_way, []
         for exchange in under_way:
