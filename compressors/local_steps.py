@@ -299,6 +299,16 @@ class LocalSteps:
         """
         self._of_members.join()
 
+    def lease(self) -> int:
+        """Waits for a shard of the examples to learn from in the steps until the next exchange.
+
+        Shards are numbered from 0, without an end: `epoch, shard = divmod(local.lease(), shards)`. No other
+        member has this one. If this member is lost before its next update is in a round, another one gets
+        it. Lease one where an exchange is done, or some for one interval; what is learned from a shard after
+        the next exchange is not protected so. Raises as `step` does, and ValueError without `members`.
+        """
+        return self._of_members.lease()
+
     def leave(self) -> bool:
         """Gives what this member has not sent to another one, and leaves: on a notice that it will be ended.
 

@@ -73,6 +73,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
     drawing = torch.Generator()
     drawing.seed()
+    local.lease()
     with open(log, "a", buffering=1) as lines:
         while not notices:
             train(model, optimizer, drawing)
@@ -82,6 +83,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
                 lines.write(f"{local.membership.round} {ballot} {bits(local)}\n")
                 torch.save(local.state_dict(), f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)
+                local.lease()
         local.leave()
         lines.write(json.dumps(asdict(local.membership)) + "\n")
 

@@ -117,6 +117,44 @@ def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
     local.finish()
 
 
+def test_a_shard_whose_member_is_lost_goes_to_the_next_one(coordinator):
+    drawing = torch.Generator().manual_seed(1)
+
+    def learn(model, optimizer, local) -> None:
+        for _ in range(3):
+            train(model, optimizer, drawing)
+            local.step()
+
+    first = make(members(coordinator))
+    assert first[2].lease() == 0
+    learn(*first)
+    saved = deepcopy(first[2].state_dict())
+    assert first[2].lease() == 1
+    assert first[2].lease() == 2
+    train(*first[:2], drawing)
+    first[2].step()
+    first[2]._rounds._session.close()  # without a word
+    second = make(members(coordinator))
+    second[2].load_state_dict(saved)
+    assert [second[2].lease() for _ in range(3)] == [1, 2, 3]
+    assert second[2].membership.dropped == 0
+    learn(*second)
+    assert second[2].lease() == 4
+    state = deepcopy(second[2].state_dict())
+    second[2].leave()
+    third = make(members(coordinator))
+    third[2].load_state_dict(state)  # it has the shard, and keeps it
+    assert third[2].lease() == 5
+    learn(*third)
+    fourth = make(members(coordinator))
+    fourth[2].load_state_dict(third[2].state_dict())
+    third[2].finish()
+    assert fourth[2].lease() == 6
+    membership = fourth[2].membership
+    assert (membership.slot, membership.incarnation, membership.dropped) == (0, 4, 0)
+    fourth[2].leave()
+
+
 def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     states = optimizer.state_dict()["state"]
     return [value.clone() for _, state in sorted(states.items()) for _, value in sorted(state.items())]

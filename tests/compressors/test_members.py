@@ -7,9 +7,17 @@ from hypothesis import strategies as st
 from members_simulation import RULES, World
 
 from taugrad.compressors import CorruptMessage
-from taugrad.compressors.exchange.members.decisions import Coordinator, OldTable, Table
+from taugrad.compressors.exchange.members.decisions import (
+    Coordinator,
+    Lease,
+    Occupant,
+    OldTable,
+    Record,
+    Table,
+)
 from taugrad.compressors.exchange.members.messages import (
     Chunk,
+    Decision,
     Hello,
     Recall,
     Rejection,
@@ -215,6 +223,22 @@ def test_a_residual_that_was_sent_since_the_checkpoint_is_dropped():
     world.run(20)
     assert world.restored == []
     world.settle()
+
+
+@pytest.mark.parametrize(("counts", "returned"), [(True, []), (False, [7])])
+def test_a_shard_of_a_recalled_round_stays_with_its_process_if_that_keeps_what_it_learned(counts, returned):
+    member = Occupant(slot=0, process="a", endpoint="", residual_counts=counts, since=8)
+    table = Table(
+        run="r", last=9, members={4: member}, shards=8,
+        decisions={9: Decision(round=9, ballot=0, offers={0: (1, 3)})},
+        records={1: Record(process="a", taken=3), 4: Record(process="a", taken=3)},
+        leases={6: Lease(incarnation=1, offer=2, round=8), 7: Lease(incarnation=1, offer=3, round=9)},
+    )  # fmt: skip
+    table.void_from(9)
+    assert table.returned == returned
+    assert {shard: (lease.incarnation, lease.round) for shard, lease in table.leases.items()} == (
+        {6: (1, 8), 7: (4, 0)} if counts else {6: (1, 8)}
+    )
 
 
 def coordinator_of(table: Table) -> Coordinator:

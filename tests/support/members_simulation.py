@@ -52,6 +52,8 @@ class Ledger:
     """Of what is offered."""
     accepted: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """By offer, the round that has it, and how much is in the agreed state."""
+    shards: set[int] = field(default_factory=set)
+    """From which it has learned what it keeps."""
 
     def check(self) -> None:
         came = self.learned + self.restored + self.taken_over
@@ -65,6 +67,7 @@ class Ledger:
         """What it has not sent is lost."""
         self.lost += self.residual + self.pending
         self.residual = self.pending = 0
+        self.shards.clear()
 
     def withdraw(self) -> None:
         self.residual, self.offered = self.residual + self.offered, 0
@@ -77,6 +80,7 @@ class Ledger:
     def accept(self, number: int) -> None:
         self.accepted[self.key] = number, self.offered
         self.applied, self.offered = self.applied + self.offered, 0
+        self.shards.clear()
 
     def void(self, number: int) -> None:
         for key in [key for key, (accepted, _) in self.accepted.items() if accepted >= number]:
@@ -91,6 +95,7 @@ class Ledger:
 @dataclass
 class Checkpoint:
     kept: int
+    shards: set[int]
     agreed: tuple[int, int]
     state: StateId
     offered: int
@@ -119,6 +124,7 @@ class Process:
                     "previous": checkpoint.incarnation,
                     "state": checkpoint.state,
                     "offered": checkpoint.offered,
+                    "shards": tuple(checkpoint.shards),
                 }
             )
         self.incarnations: set[int] = set()
@@ -162,16 +168,18 @@ class Process:
             return
         if world.now >= self.leaving_at:
             self.leave()
-        elif world.now >= self.trained_at and self.is_active:
-            amount = world.random.randrange(1, 50)
-            ledger.learned, ledger.pending = ledger.learned + amount, ledger.pending + amount
+        elif world.now >= self.trained_at and self.is_active and ledger.shards:
             self.hand_in()
             self.trained_at = world.now + self.step_s
+        elif world.now >= self.trained_at - self.step_s / 2 and not (ledger.shards or self.member.asks_shard):
+            world.send_all(self, self.member.lease(world.now))
         elif world.trains and self.is_active:
             self.member.train()
 
     def hand_in(self) -> None:
         self.ledger.key = self.member.incarnation, self.member.offered + 1
+        assert self.member.shards == self.ledger.shards
+        self.world.shards[self.ledger.key] = set(self.ledger.shards)
         self.world.send_all(self, self.member.hand_in(self.ledger.offer(), self.world.now))
 
     def leave(self) -> None:
@@ -179,6 +187,7 @@ class Process:
         world = self.world
         if not self.gave:
             self.gave = True
+            self.ledger.lost, self.ledger.pending = self.ledger.lost + self.ledger.pending, 0
             residual = np.array([self.ledger.residual], np.int64).view(np.uint8)
             world.send_all(self, self.member.give(residual, world.now))
         elif world.now > self.leaving_at + 10 or self.finished:
@@ -198,6 +207,7 @@ class Process:
                     saved, self.checkpoint = self.checkpoint, None
                     if step.residual_counts:
                         ledger.restored = ledger.residual = saved.kept
+                        ledger.shards = set(saved.shards)
                         world.restored.append((saved.incarnation, saved.offered))
                 elif not step.residual_counts:
                     ledger.drop()
@@ -227,6 +237,10 @@ class Process:
             case member.TakeOver():
                 amount = int(step.data.view(np.int64)[0])
                 ledger.taken_over, ledger.residual = ledger.taken_over + amount, ledger.residual + amount
+            case member.Leased():
+                amount = world.random.randrange(1, 50)
+                ledger.learned, ledger.pending = ledger.learned + amount, ledger.pending + amount
+                ledger.shards.add(step.shard)
             case member.Given():
                 ledger.given, ledger.residual, self.finished = ledger.residual, 0, True
 
@@ -238,7 +252,8 @@ class Process:
         if self.member.waits:  # in a training, checkpoints are saved between steps
             return None
         offered, incarnation = self.member.offered, self.member.incarnation
-        return Checkpoint(self.ledger.kept, agreed, applied, offered, incarnation, view.run, view.epoch)
+        kept, shards = self.ledger.kept, set(self.ledger.shards)
+        return Checkpoint(kept, shards, agreed, applied, offered, incarnation, view.run, view.epoch)
 
 
 class World:
@@ -261,6 +276,8 @@ class World:
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
         self.decided: dict[int, decisions.Decision] = {}
         self.amounts: dict[tuple[int, int], int] = {}
+        self.shards: dict[Key, set[int]] = {}
+        """By offer, those from which it was learned."""
         self.checkpoints: dict[str, Checkpoint] = {}
         self.restored: list[tuple[int, int]] = []
         self.deadlines_passed: list[str] = []
@@ -483,12 +500,22 @@ class World:
                 assert ledger.applied == included, (process.name, ledger, included)
             else:
                 assert came - ledger.given - included >= 0, (process.name, ledger, included)
+        self.check_shards(taken)
         for incarnation, offered in self.restored:  # what was restored was not sent after it was saved
             assert not any(i == incarnation and number > offered for i, number in taken)
         first = next((p.ledger.agreed for p in self.living), None)
         if first is not None:
             start = self.start_of_agreed()
             assert first == start + sum(totals.values())
+
+    def check_shards(self, taken: list[Key]) -> None:
+        """Each shard is in one round, returned, or with a member that is there."""
+        table = self.coordinator.table
+        agreed = [shard for key in taken for shard in self.shards[key]]
+        held = [shard for shard, lease in table.leases.items() if not lease.round]
+        everywhere = [*agreed, *table.returned, *held]
+        assert sorted(everywhere) == list(range(table.shards)), (agreed, table)
+        assert all(table.leases[shard].incarnation in table.members for shard in held)
 
     def start_of_agreed(self) -> int:
         """The weights of the member with which the run began."""

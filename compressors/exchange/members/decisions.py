@@ -66,6 +66,20 @@ class Record(_Durable):
     """The process that continues from its residual after it has left; empty if none does."""
     adopted_by: int = 0
     """The incarnation that takes over its residual; 0: none does."""
+    leases: int = 0
+    """How many shards it was given."""
+    shard: int = 0
+    """The last of them."""
+
+
+class Lease(_Durable):
+    """A shard of the examples that was given to a member."""
+
+    incarnation: int
+    offer: int
+    """The number of the offer that will have what is learned from it."""
+    round: int = 0
+    """The one that has this offer, or a later one; 0: none yet."""
 
 
 class Table(_Durable):
@@ -92,6 +106,37 @@ class Table(_Durable):
     """How many there were."""
     records: dict[int, Record] = {}
     """By incarnation, present or former."""
+    shards: int = 0
+    """How many shards were given out: numbers from 0."""
+    returned: list[int] = []
+    """Of them, those that nobody has and that are in no round."""
+    leases: dict[int, Lease] = {}
+    """By shard, of those that a member has, or one of the latest rounds."""
+
+    def lease(self, incarnation: int, offer: int, shard: int | None = None) -> int:
+        """Gives a member a shard: a certain one, one that was returned, or the next."""
+        if shard is None:
+            shard = self.returned[0] if self.returned else self.shards
+        if shard in self.returned:
+            self.returned.remove(shard)
+        self.shards = max(self.shards, shard + 1)
+        self.leases[shard] = Lease(incarnation=incarnation, offer=offer)
+        return shard
+
+    def return_shards(self) -> None:
+        """Takes back the shards of former members that are in no round.
+
+        One that has come back, and whose residual counts, keeps them.
+        """
+        heirs = {member.process: i for i, member in self.members.items() if member.residual_counts}
+        for shard, lease in list(self.leases.items()):
+            if lease.round or lease.incarnation in self.members:
+                continue
+            if (heir := heirs.get(self.records[lease.incarnation].process)) is not None:
+                lease.incarnation = heir
+            else:
+                self.returned.append(shard)
+                del self.leases[shard]
 
     def is_void(self, state: StateId) -> bool:
         """Whether a state has a decision that was recalled."""
@@ -110,6 +155,9 @@ class Table(_Durable):
                         record.taken = min(record.taken, offer - 1)
         self.last = max(number - 1, 0)
         self.known = min(self.known, self.last)
+        for lease in self.leases.values():
+            lease.round = lease.round if lease.round < number else 0
+        self.return_shards()
 
 
 @dataclass
@@ -227,20 +275,10 @@ class Coordinator:
         if not free:
             return 0, Rejection(final=False, reason=f"all {table.rules.max_members} slots are taken")
         table.incarnations += 1
-        incarnation, former = table.incarnations, table.records.get(hello.previous)
-        record, counts = Record(process=hello.process), False
-        if former is not None and hello.previous not in table.members:
-            former.heir = former.heir or hello.process
-            counts = former.heir == hello.process and not former.adopted_by
-            counts &= former.taken <= hello.offered
-            if former.process == hello.process:  # it was thought to be gone
-                record.taken = former.taken
-                for other in table.records.values():
-                    if other.adopted_by == hello.previous:
-                        other.adopted_by = incarnation
-        table.records[incarnation] = record
+        incarnation = table.incarnations
+        counts = self._inherit(hello, incarnation)
         for old in [old for old in table.records if old <= table.incarnations - _REMEMBERED]:
-            if old not in table.members:
+            if old not in table.members and all(old != held.incarnation for held in table.leases.values()):
                 del table.records[old]
         table.members[incarnation] = Occupant(
             slot=free[0],
@@ -250,9 +288,35 @@ class Coordinator:
             since=table.last if state is None or table.is_void(state) else state.round,
         )
         self._statuses[incarnation] = _Status(now)
+        for shard in set(table.returned).intersection(hello.shards) if counts else ():
+            table.lease(incarnation, hello.offered + 1, shard)
         log.info("slot %d, incarnation %d, joins from %s", free[0], incarnation, hello.endpoint)
         self._changed()
         return incarnation, None
+
+    def _inherit(self, hello: Hello, incarnation: int) -> bool:
+        """Makes the record of a process that joins; returns whether the residual that it has counts."""
+        table, record = self.table, Record(process=hello.process)
+        former, table.records[incarnation] = table.records.get(hello.previous), record
+        if former is None or hello.previous in table.members:
+            return False
+        former.heir = former.heir or hello.process
+        if former.process == hello.process:  # it was thought to be gone
+            record.taken = former.taken
+            for other in table.records.values():
+                if other.adopted_by == hello.previous:
+                    other.adopted_by = incarnation
+        counts = former.heir == hello.process and not former.adopted_by and former.taken <= hello.offered
+        return counts and all(
+            self._may_keep(shard, {hello.process, former.process}) for shard in hello.shards
+        )
+
+    def _may_keep(self, shard: int, processes: Collection[str]) -> bool:
+        """Whether no other member has, or had, a shard that was given to one of these processes."""
+        lease = self.table.leases.get(shard)
+        return shard in self.table.returned or (
+            lease is not None and self.table.records[lease.incarnation].process in processes
+        )
 
     def _require_latest(self, run: str, epoch: int, number: int = 0) -> None:
         if run != self.table.run:
@@ -294,6 +358,10 @@ class Coordinator:
         if report.epoch != table.epoch or (before is not None and report.number <= before.number):
             return None
         status.report = report
+        record = table.records[incarnation]
+        if report.leases > record.leases:
+            record.leases, record.shard = report.leases, table.lease(incarnation, report.offered + 1)
+            self._dirty = True
         if applied is None or table.is_void(applied):
             return None
         self._require_latest(report.run, 0, applied.round)
@@ -311,6 +379,7 @@ class Coordinator:
     def _leave(self, incarnation: int, reason: str) -> None:
         slot = self.table.members.pop(incarnation).slot
         del self._statuses[incarnation]
+        self.table.return_shards()
         self.left[incarnation] = reason
         log.info("slot %d, incarnation %d, has left: %s", slot, incarnation, reason)
         while len(self.left) > _REMEMBERED:
@@ -455,6 +524,11 @@ class Coordinator:
         table.last = number
         for incarnation, offer in chosen.values():
             table.records[incarnation].taken = offer
+        for shard, lease in list(table.leases.items()):
+            if not lease.round and lease.offer <= chosen.get(lease.incarnation, (0, 0))[1]:
+                lease.round = number
+            elif 0 < lease.round <= number - KEEP:
+                del table.leases[shard]
         table.decisions.pop(number - KEEP, None)
         for incarnation in set(self._active).difference(chosen):
             self._statuses[incarnation].left_out += 1
@@ -513,6 +587,8 @@ class Coordinator:
             recalls=tuple(table.recalls),
             residual_counts=incarnation in members and members[incarnation].residual_counts,
             begins=bool(incarnation) and table.beginner == incarnation,
+            leases=table.records[incarnation].leases if incarnation else 0,
+            shard=table.records[incarnation].shard if incarnation else 0,
             adopted={leaver: heir for leaver, heir in adopted.items() if incarnation in (leaver, heir)},
             waiting=self.waiting,
             left=tuple(f"{i}: {reason}" for i, reason in list(self.left.items())[-8:]),

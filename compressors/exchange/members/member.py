@@ -27,6 +27,8 @@ _ATTEMPTS = 4
 class Join(NamedTuple):
     """The process has become a member, for the first time or again."""
 
+    slot: int
+    incarnation: int
     residual_counts: bool
     """Whether its residual is to be kept: nothing of it was sent since it was saved."""
     void_from: int | None
@@ -79,7 +81,13 @@ class Given(NamedTuple):
     """Another member has this one's residual."""
 
 
-Step = Join | Withdrawn | Begin | Apply | Restore | TakeSnapshot | TakeOver | Given
+class Leased(NamedTuple):
+    """A shard that it has asked for: what is learned from it belongs to the next offer."""
+
+    shard: int
+
+
+Step = Join | Withdrawn | Begin | Apply | Restore | TakeSnapshot | TakeOver | Given | Leased
 Sends = list[tuple[int, Message]]
 """Incarnations, or COORDINATOR, and what to send to them."""
 
@@ -119,6 +127,8 @@ class Member:
         incarnation: of this process; 0 while it is no member.
         applied: the agreed state that it has; None before it has one.
         offered: the number of its last offer.
+        shards: that it has leased, and that are in no round that it has applied.
+        asks_shard: whether it waits for one.
         sent_bytes: to other members, as the caller counts them.
     """
 
@@ -142,6 +152,7 @@ class Member:
         """
         self.view: View | None = None
         self.incarnation, self.applied, self.offered, self.sent_bytes = 0, hello.state, hello.offered, 0
+        self.shards, self.asks_shard, self._leases = set(hello.shards), False, 0
         self._hello, self._retry_s, self._wait_s, self._chunk_bytes = hello, retry_s, wait_s, chunk_bytes
         self._pulse_s = hello.rules.silent_after_s / 4
         self._mine: set[int] = set()
@@ -205,7 +216,8 @@ class Member:
         if pulses:
             self._next_pulse = now + self._pulse_s
         if not self.incarnation:
-            hello = self._hello.model_copy(update={"state": self.applied, "offered": self.offered})
+            now_so = {"state": self.applied, "offered": self.offered, "shards": tuple(sorted(self.shards))}
+            hello = self._hello.model_copy(update=now_so)
             return [(COORDINATOR, hello)] if pulses and not self._is_final else []
         view = self.view
         assert view is not None
@@ -217,6 +229,8 @@ class Member:
             version=view.version,
             applied=self.applied,
             held=tuple(sorted(self._items)),
+            offered=self.offered,
+            leases=self._leases + self.asks_shard,
             leaving=self._leaving,
             finished=self._finished,
         )
@@ -224,9 +238,8 @@ class Member:
             return []
         self._reports += 1
         self._reported = report.model_copy(update={"number": self._reports})
-        return [
-            (COORDINATOR, self._reported.model_copy(update={"asks": pulses, "sent_bytes": self.sent_bytes}))
-        ]
+        update = {"asks": pulses or self.asks_shard, "sent_bytes": self.sent_bytes}
+        return [(COORDINATOR, self._reported.model_copy(update=update))]
 
     # What the training does.
 
@@ -237,6 +250,12 @@ class Member:
         self.offered, self._trains = self.offered + 1, False
         self._handed_in = max(self._mine), self.offered
         self._items[self._handed_in] = payload
+        return self.tick(now)
+
+    def lease(self, now: float) -> Sends:
+        """Asks for a shard; the step `Leased` follows. What was handed in must be in a round."""
+        assert self._handed_in is None
+        self.asks_shard = True
         return self.tick(now)
 
     def train(self) -> None:
@@ -281,15 +300,23 @@ class Member:
         if incarnation != self.incarnation and self._peers[self.incarnation].taken < number:
             self._handed_in = None
             return Withdrawn(self._counts)
-        if self._leaving and self.incarnation in view.adopted:
-            self._leaving = False
-            return Given()
-        step = None
-        if not self._trains:
+        step: Step | None = self._answered(view)
+        if step is None and not self._trains:
             step = self._take_over(view) or self._restore(view) or self._apply(view)
         if step is None and self._asked and self.applied is not None:
             return TakeSnapshot()
         return step
+
+    def _answered(self, view: View) -> Given | Leased | None:
+        """What the coordinator has answered."""
+        if self._leaving and self.incarnation in view.adopted:
+            self._leaving = False
+            return Given()
+        if self.asks_shard and view.leases > self._leases:
+            self.asks_shard, self._leases = False, view.leases
+            self.shards.add(view.shard)
+            return Leased(view.shard)
+        return None
 
     def _take_over(self, view: View) -> TakeOver | None:
         for leaver, heir in view.adopted.items():
@@ -306,7 +333,7 @@ class Member:
         payloads = {slot: self._items[key] for slot, key in sorted(decision.offers.items())}
         included = self._handed_in in decision.offers.values()
         if included:
-            self._handed_in = None
+            self._handed_in, self.shards = None, set()
         return Apply(self._advance(decision.round, decision.ballot), payloads, included)
 
     def confirm(self, digest: str) -> None:
@@ -419,9 +446,12 @@ class Member:
         if earlier is not None:  # nobody has asked for it yet
             self._counts &= earlier.residual_counts
             void += [] if earlier.void_from is None else [earlier.void_from]
-        self._fetch, self._reported, self._asked = None, None, {}
+        if not self._counts:
+            self.shards = set()
+        self._fetch, self._reported, self._asked, self._leases = None, None, {}, 0
         self._trains = self._leaving = False
-        self._join = Join(self._counts, min(void, default=None))
+        slot = self._peers[self.incarnation].slot
+        self._join = Join(slot, self.incarnation, self._counts, min(void, default=None))
 
     def _next_decision(self, view: View) -> Decision | None:
         following = (decision for decision in view.decisions if decision.round == self._round + 1)
@@ -519,7 +549,7 @@ class Member:
             self._handed_in is not None and self._handed_in[1] <= taken and self._handed_in not in later
         )
         if included:
-            self._handed_in = None
+            self._handed_in, self.shards = None, set()
         return Restore(self._advance(state.round, state.ballot), data, included)
 
     def _serve(self, sender: int, want: Want) -> Sends:

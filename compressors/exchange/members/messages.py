@@ -35,6 +35,7 @@ _Number = Annotated[int, Field(ge=0, lt=1 << 53)]
 _Text = Annotated[str, Field(max_length=512)]
 Key = tuple[_Number, _Number]
 """Of an item that members exchange."""
+_Numbers = Annotated[tuple[_Number, ...], Field(max_length=1 << 14)]
 _Keys = Annotated[tuple[Key, ...], Field(max_length=1 << 14)]
 
 
@@ -97,6 +98,8 @@ class Hello(_Fields):
     state: StateId | None = None
     offered: _Number = 0
     """The number of the last offer of which its residual knows."""
+    shards: _Numbers = ()
+    """That it has leased, and that are in its residual and in no round."""
 
 
 class Report(_Fields):
@@ -113,6 +116,10 @@ class Report(_Fields):
     applied: StateId | None = None
     held: _Keys = ()
     """Offers, and residuals of members that leave, that it has whole."""
+    offered: _Number = 0
+    """The number of its last offer."""
+    leases: _Number = 0
+    """How many shards it has asked for, as this incarnation."""
     leaving: bool = False
     finished: bool = False
     """Whether nothing more will come from it."""
@@ -184,6 +191,10 @@ class View(_Fields):
     """Whether nothing of the residual with which the receiver said hello has been sent since."""
     begins: bool = False
     """Whether the receiver's weights are everybody's first."""
+    leases: _Number = 0
+    """How many shards the receiver was given, as this incarnation."""
+    shard: _Number = 0
+    """The last of them."""
     adopted: dict[_Number, _Number] = {}
     """By member that leaves, the one that takes over its residual; where one of them is the receiver."""
     waiting: _Text = ""

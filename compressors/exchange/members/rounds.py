@@ -47,6 +47,8 @@ from .session import Session
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
+_IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
+"""What a checkpoint has of a member's hello."""
 
 log = logging.getLogger("taugrad")
 
@@ -103,6 +105,10 @@ class Members:
 class Membership:
     """What became of a member, since its training began."""
 
+    slot: int = 0
+    """From 0 to `max_members` - 1: its number among those that are members at a time."""
+    incarnation: int = 0
+    """Another number whenever a member joins, such as for a seed of its examples; 0 before it joins."""
     round: int = 0
     """The last one in its agreed state."""
     members: int = 0
@@ -185,6 +191,7 @@ class MemberRounds:
         self._trains = False
         """Whether the model's weights are those that it continued from, and steps that are not sent."""
         self._has_given = self._has_ended = False
+        self._shard = 0
 
     # Joining and leaving.
 
@@ -211,6 +218,16 @@ class MemberRounds:
         self._follow(lambda side: side.is_active)
         self._continue()
 
+    def lease(self) -> int:
+        """Waits for the number of a shard, from 0, that no other member has or has learned from."""
+        self.join()
+        session = self._connected
+        session.call(session.member.lease, monotonic())
+        self._follow(lambda side: not side.asks_shard and (self._trains or side.is_active))
+        if not self._trains:
+            self._continue(anew=False)
+        return self._shard
+
     def leave(self) -> bool:
         """Gives what it has not sent to another member, and leaves; returns whether that one has it.
 
@@ -218,7 +235,9 @@ class MemberRounds:
         """
         session, until = self._connected, monotonic() + self._members.leave_within
         self._follow(lambda side: True)
-        rest = torch.cat(self._pattern.unsent()) + self._unsent()
+        rest = torch.cat(self._pattern.unsent())
+        if not session.member.shards:  # others learn from these, all of them
+            rest = rest + self._unsent()
         given = rest.bfloat16()
         if torch.isfinite(given).all():
             session.call(session.member.give, to_bytes([given]), monotonic())
@@ -253,17 +272,17 @@ class MemberRounds:
         if self._session is None:
             self.join()
             return True
-        is_due, joins = self.progress - self._fragment.sent_at >= self.every, self.membership.joins
-        self._follow(lambda side: side.is_active or (not is_due and self.membership.joins == joins))
-        if self.membership.joins == joins:
-            if not is_due:
-                return False
+        is_due = self.progress - self._fragment.sent_at >= self.every
+        self._follow(lambda side: side.is_active or (not is_due and self._trains))
+        if is_due:
             began = monotonic()
             self._hand_in()
             self._follow(lambda side: side.is_active and not side.waits)
             step.exchange_s += monotonic() - began
             step.blocked_s += monotonic() - began
-        self._continue()
+        elif self._trains:
+            return False
+        self._continue(anew=is_due)
         return True
 
     def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
@@ -324,6 +343,8 @@ class MemberRounds:
                 self._keep(residual.float())
             case member.Given():
                 self._has_given = True
+            case member.Leased():
+                self._shard = step.shard
 
     @property
     def _state(self) -> list[Tensor]:
@@ -333,6 +354,7 @@ class MemberRounds:
     def _enter(self, step: member.Join) -> None:
         """Begins a membership: what is not sent is kept for the next offer, or counted as lost."""
         self.membership.joins += 1
+        self.membership.slot, self.membership.incarnation = step.slot, step.incarnation
         if step.void_from is not None:
             self.membership.voided += 1
             log.warning("rounds from %d on, which this member had applied, are void", step.void_from)
@@ -388,15 +410,20 @@ class MemberRounds:
         self._offer, self._pending, self._trains = (message, record), None, False
         session.call(session.member.hand_in, joined(message, buffers), monotonic())
 
-    def _continue(self) -> None:
-        """Lets the model continue from the agreed weights; it trains from now on."""
+    def _continue(self, *, anew: bool = True) -> None:
+        """Lets the model continue from the agreed weights; it trains from now on.
+
+        `anew`: whether an interval begins. One that was begun ends when it would have, also where the member
+        has joined again since: so what is learned from one shard is in one offer.
+        """
         fragment, session = self._fragment, self._connected
         fragment.workers = max(1, self.membership.members)
         fragment.load_agreed()
         if self._model is not None:
             load_buffers(self._model, self.agreed.buffers)
-        fragment.sent_at = self.progress
-        fragment.begin_anew(self.steps)
+        if anew:
+            fragment.sent_at = self.progress
+            fragment.begin_anew(self.steps)
         self._trains = True
         session.call(session.member.train)
 
@@ -445,7 +472,7 @@ class MemberRounds:
             "trains": self._trains,
             "count": self._fragment.workers,
             "membership": asdict(self.membership),
-            "hello": self._identity().model_dump(include={"previous", "run", "epoch", "state", "offered"}),
+            "hello": self._identity().model_dump(include=set(_IDENTITY)),
         }
 
     def _identity(self) -> Hello:
@@ -457,7 +484,8 @@ class MemberRounds:
             if view is None:
                 return self._hello
             update = {"previous": view.incarnation, "run": view.run, "epoch": view.epoch}
-            return self._hello.model_copy(update={**update, "state": side.applied, "offered": side.offered})
+            update |= {"state": side.applied, "offered": side.offered, "shards": tuple(sorted(side.shards))}
+            return self._hello.model_copy(update=update)
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
