@@ -71,9 +71,10 @@ class Exchange:
         return self.pattern.refusals(self.payloads.result())
 
     def assemble(self, total: Tensor | None = None) -> Tensor:
-        """The mean (or sum) of all workers' updates; see `Pattern.assemble`."""
-        began = perf_counter()
-        total = self.pattern.assemble(self.payloads.result(), total)
+        """The mean (or sum) of all workers' updates, once; see `Pattern.assemble`."""
+        began, payloads = perf_counter(), self.payloads.result()
+        total = self.pattern.assemble(payloads, total)
+        payloads.clear()  # this may live until the end of the backward pass
         self.record.decoding.append((began, perf_counter()))
         return total
 

@@ -4,7 +4,7 @@ Every worker runs the same generator, its pattern's. What it yields is sent, and
 arrived; a round takes one delay of the link. `Exchange` (`exchange/exchange.py`) runs it.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -54,7 +54,7 @@ class RoundCarrier(Protocol):
         """Sends one worker's messages of a round; futures of those that arrive, by `senders`."""
 
 
-Payloads = Mapping[int, Payload]
+Payloads = dict[int, Payload]
 """What all workers have at the end of an exchange, by worker or by shard of the gradient."""
 Rounds = Generator[Round, Sequence[Payload], Payloads]
 """A worker's side of an exchange: yields rounds, and gets the payloads that arrived, by `senders`."""

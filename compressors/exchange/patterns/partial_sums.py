@@ -15,6 +15,7 @@ way to the owner nor on the way back.
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
+import numpy as np
 from torch import Tensor
 
 from ...bucket.compressor import Outgoing, Worker
@@ -152,19 +153,24 @@ class Sharded(Pattern):
         del gradients  # in a simulation, many workers wait here at the same time
         payloads = self._to_owners(outgoing, refused)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
+        own = payloads[rank] if rank in owners else None
+        del outgoing, payloads  # messages are as large as the gradient where little is left out
         senders = others if rank in owners else []
         arrived = yield Round(sends, senders, sizes=[self._out[rank].nbytes for _ in senders])
+        del sends
         sums: dict[int, Payload] = {}
-        if rank in owners:
-            received = dict(sorted({rank: payloads[rank], **dict(zip(others, arrived, strict=True))}.items()))
+        if own is not None:
+            received = dict(sorted({rank: own, **dict(zip(others, arrived, strict=True))}.items()))
             sums[rank] = self._reduced(received, iteration, record)
+            del received
+        del own, arrived
         senders = [owner for owner in owners if owner != rank]
         sizes = [self._downlink[owner].nbytes for owner in senders]
         gathered = [(sums[rank], others)] if rank in owners else []
         arrived = yield Round(gathered, senders, sizes=sizes, is_gather=True)
         sums |= zip(senders, arrived, strict=True)
-        empty = dict.fromkeys(range(len(self.shards)), outgoing[0].payload[:0])
-        return empty | sums
+        empty: Payload = self.worker.ops.empty(0, np.uint8)
+        return dict.fromkeys(range(len(self.shards)), empty) | sums
 
     def _to_owners(self, outgoing: Sequence[Outgoing], refused: int | None) -> list[Payload]:
         """What each owner gets: an update of its shard, or that this worker has none, of any shard."""
@@ -177,7 +183,7 @@ class Sharded(Pattern):
             return [update.payload for update in outgoing]
         return [self._refusal(compressor, refused) for compressor in self._out]
 
-    def _reduced(self, received: Mapping[int, Payload], iteration: int, record: ExchangeRecord) -> Payload:
+    def _reduced(self, received: Payloads, iteration: int, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
         rank, divisor = self.worker.rank, self._divisor
         refusal = next((payload for payload in received.values() if self._is_refusal(payload)), None)
