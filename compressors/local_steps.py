@@ -161,7 +161,7 @@ class LocalSteps:
             raise ValueError(problem)
         if members is not None:
             _require_plain(
-                model, self._fields, len(parts), every, group=group, downlink=downlink, sites=sites, key=key
+                model, self._fields, len(parts), group=group, downlink=downlink, sites=sites, key=key
             )
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
@@ -206,8 +206,8 @@ class LocalSteps:
         self._rounds: LocalRounds | MemberRounds
         if members is not None:
             self._rounds = MemberRounds(
-                members, described_as, worker, names, self.method, self._fields, interval, state, held,
-                list(self._others.values()), buffered, self._optimizers,
+                members, described_as, worker, names, self.method, self._fields, interval,
+                self._by_examples, state, held, list(self._others.values()), buffered, self._optimizers,
             )  # fmt: skip
         else:
             assert worker_group is not None
@@ -259,12 +259,14 @@ class LocalSteps:
             self._weighted = examples is not None
         if self._weighted != (examples is not None):
             raise ValueError(f"examples = {examples}: give them in every step, or in none")
+        if self._weighted and self._members is not None and not self._by_examples:
+            raise ValueError(
+                f"examples = {examples} with members: they weigh by examples with every_examples alone"
+            )
         if examples is not None and not 0 <= examples < float("inf"):
             raise ValueError(f"examples = {examples}: must be a number of at least 0")
         self._before_last = self.totals
         self.last_step = Step(steps=1, elements=self._elements)
-        if self._members is not None and examples is not None:
-            raise ValueError(f"examples = {examples} with members: they weigh equally; leave it out")
         learned = None if examples is None else float(examples)
         amount = learned if learned is not None and self._by_examples else 1.0
         return run(self._rounds.advance(self.last_step, amount, learned))
@@ -488,16 +490,14 @@ def _read_fields(**fields: Any) -> LocalFields:
         ) from None
 
 
-def _require_plain(
-    model: nn.Module, fields: LocalFields, fragments: int, every: int | None, **others: object
-) -> None:
+def _require_plain(model: nn.Module, fields: LocalFields, fragments: int, **others: object) -> None:
     """Raises ValueError for what workers that come and go cannot have."""
     plain = {"pattern": "allgather", "exchange": "pseudo_gradients", "delay_steps": 0}
     for name, value in plain.items():
         if getattr(fields, name) != value:
             raise ValueError(f"{name} = {getattr(fields, name)} with members: must be {value}")
-    if fragments != 1 or every is None:
-        raise ValueError("members: a round is of the whole model, after `every` steps; fragments must be 1")
+    if fragments != 1:
+        raise ValueError(f"fragments = {fragments} with members: must be 1, a round is of the whole model")
     for name in (name for name, value in others.items() if value is not None):
         raise ValueError(f"{name} with members: leave it out; Members says who they are, and has the key")
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):

@@ -92,6 +92,42 @@ def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator):
     assert trained[0][2].totals.received_bytes == trained[1][2].totals.wire_bytes
 
 
+def test_members_weigh_by_their_examples(coordinator):
+    def start() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps]:
+        model = torch.nn.Linear(4, 3, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        who = members(coordinator, min_members=2)
+        return model, optimizer, LocalSteps(model, optimizer, every_examples=24, members=who)
+
+    batches, ended, ready, began = (8, 16), {}, Event(), {}
+
+    def work(rank: int) -> None:
+        model, optimizer, local = start()
+        if rank:
+            assert ready.wait(60)
+        local.join()
+        ready.set()
+        began[rank] = model.weight.clone()
+        drawing = torch.Generator().manual_seed(rank)
+        for _ in range(-(-24 // batches[rank])):
+            inputs = torch.randn(batches[rank], 4, generator=drawing, dtype=torch.float64)
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ended[rank] = model.weight.clone()
+            local.step(examples=batches[rank])
+        assert local.membership.rounds == 1
+        with local.agreed():
+            torch.testing.assert_close(
+                model.weight, (24 * ended[0] + 32 * ended[1]) / 56, rtol=1e-6, atol=1e-7
+            )
+        local.leave()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
+    assert torch.equal(began[0], began[1])
+
+
 def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()
@@ -254,7 +290,7 @@ def test_weights_that_are_not_finite_reach_nobody(coordinator):
     [
         ({"pattern": "ring"}, "pattern = ring with members: must be allgather"),
         ({"exchange": "weights", "compressor": "none"}, "exchange = weights with members"),
-        ({"fragments": 2}, "fragments must be 1"),
+        ({"fragments": 2}, "fragments = 2 with members: must be 1"),
         ({"delay_steps": 1}, "delay_steps = 1 with members: must be 0"),
         ({"key": KEY}, "key with members: leave it out"),
     ],
@@ -283,5 +319,5 @@ def test_members_that_cannot_be_are_refused(options, message):
 
 def test_examples_are_refused_and_members_are_needed_to_leave(coordinator):
     local = make(members(coordinator))[2]
-    with pytest.raises(ValueError, match="examples = 8 with members"):
+    with pytest.raises(ValueError, match="examples = 8 with members: they weigh by examples with"):
         local.step(examples=8)

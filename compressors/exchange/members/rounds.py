@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from ...bucket.compressor import Worker
 from ...bucket.ledger import Step, Traffic
-from ...errors import MemberRefused
+from ...errors import CorruptMessage, MemberRefused
 from ...local_fields import LocalFields
 from ...methods import Method
 from ...ops.array import host
@@ -47,6 +47,7 @@ from .session import Session
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
+_NUMBER = np.dtype("<f8")
 _IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
 """What a checkpoint has of a member's hello."""
 
@@ -152,6 +153,7 @@ class MemberRounds:
         method: Method,
         fields: LocalFields,
         every: float,
+        by_examples: bool,
         agreed: Agreed,
         parameters: Sequence[Tensor],
         frozen: Sequence[Tensor],
@@ -160,9 +162,9 @@ class MemberRounds:
     ) -> None:
         """Prepares a member; `settings` has what all must have in common, as fields and values.
 
-        Those about tensors are compared as a digest.
-
-        For the others see `LocalRounds`. `frozen` has the parameters that are not exchanged.
+        Those about tensors are compared as a digest. For the others see `LocalRounds`. `by_examples`: whether
+        `every` counts examples, and members weigh by theirs. `frozen` has the parameters that are not
+        exchanged.
         """
         self.agreed, self.every, self.membership = agreed, every, Membership()
         self.traffic = Traffic(members.max_members)
@@ -171,7 +173,7 @@ class MemberRounds:
         group, ordinals = WorkerGroup(in_memory(1)[0]), range(len(names))
         self._fragment = Fragment(group, self._pattern, "", ordinals, agreed, parameters, fields)
         self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
-        self.steps, self.progress = 0, 0.0
+        self.steps, self.progress, self._by_examples = 0, 0.0, by_examples
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
         digest = hashlib.sha256(json.dumps(list(tensors.items())).encode()).hexdigest()[:16]
@@ -186,8 +188,10 @@ class MemberRounds:
         self._session: Session | None = None
         self._pending: Tensor | None = None
         """What is added to the next offer, float32 [all elements]."""
-        self._offer: tuple[Payload, ExchangeRecord] | None = None
-        """The message that was handed in."""
+        self._examples = self._pending_examples = 0.0
+        """From which it has learned since it continued from the agreed weights; from which it had before."""
+        self._offer: tuple[Payload, ExchangeRecord, float] | None = None
+        """The message that was handed in, and of how many examples it is."""
         self._trains = False
         """Whether the model's weights are those that it continued from, and steps that are not sent."""
         self._has_given = self._has_ended = False
@@ -235,12 +239,13 @@ class MemberRounds:
         """
         session, until = self._connected, monotonic() + self._members.leave_within
         self._follow(lambda side: True)
-        rest = torch.cat(self._pattern.unsent())
+        rest, examples = torch.cat(self._pattern.unsent()), 0.0
         if not session.member.shards:  # others learn from these, all of them
-            rest = rest + self._unsent()
+            rest, examples = rest + self._unsent(), self._unsent_examples
         given = rest.bfloat16()
         if torch.isfinite(given).all():
-            session.call(session.member.give, to_bytes([given]), monotonic())
+            data = joined(to_bytes([given]), _number(examples))
+            session.call(session.member.give, data, monotonic())
             self._follow(lambda side: self._has_given or not side.heirs or monotonic() > until)
         if self._has_given:
             self.membership.given += 1
@@ -267,8 +272,8 @@ class MemberRounds:
     def advance(self, step: Step, amount: float = 1, examples: float | None = None) -> Coroutine[bool]:
         """Called after each step of the optimizer: see `LocalRounds.advance`. Raises MemberRefused."""
         yield from ()  # nothing is shared with simulated workers
-        assert examples is None
         self._step, self.steps, self.progress = step, self.steps + 1, self.progress + amount
+        self._examples += examples or 0.0
         if self._session is None:
             self.join()
             return True
@@ -288,8 +293,6 @@ class MemberRounds:
     def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
         """Hands in what has moved since, loads the agreed weights, and leaves."""
         yield from ()
-        assert not weighted
-        assert not every_fragment
         self._step = step
         self._follow(lambda side: side.is_active)
         if self._pending is not None or self.steps > self._fragment.sent_step:
@@ -316,7 +319,8 @@ class MemberRounds:
                 self._enter(step)
             case member.Withdrawn():
                 assert self._offer is not None
-                self._keep(self._pattern.assemble({0: self._offer[0]}))
+                payload, _, examples = self._offer
+                self._keep(self._pattern.assemble({0: payload}), examples)
                 self._offer = None
                 if not step.counts:
                     self._forget(counts=True)
@@ -338,9 +342,9 @@ class MemberRounds:
                 session.call(session.member.provide, joined(moments, to_bytes(self._state)))
             case member.TakeOver():
                 membership.taken_over += 1
-                residual = self._zeros().bfloat16()
-                copy_bytes(step.data, [residual])
-                self._keep(residual.float())
+                residual, (data, number) = self._zeros().bfloat16(), split(step.data, "a member that leaves")
+                copy_bytes(data, [residual])
+                self._keep(residual.float(), _examples(number, "a member that leaves"))
             case member.Given():
                 self._has_given = True
             case member.Leased():
@@ -358,24 +362,29 @@ class MemberRounds:
         if step.void_from is not None:
             self.membership.voided += 1
             log.warning("rounds from %d on, which this member had applied, are void", step.void_from)
-        self._pending, self._trains = self._unsent(), False
+        self._pending, self._pending_examples = self._unsent(), self._unsent_examples
+        self._trains = False
         if not step.residual_counts:
             self._forget(counts=True)
 
     def _apply(self, step: member.Apply) -> None:
         fragment, pattern = self._fragment, self._pattern
-        payloads, buffers = {}, list[Payload]()
+        payloads, buffers, examples = {}, list[Payload](), 0.0
         for slot, offer in step.offers.items():
-            payloads[slot], sent = split(offer, f"the member of slot {slot}")
+            sender = f"the member of slot {slot}"
+            payloads[slot], rest = split(offer, sender)
+            number, sent = split(rest, sender)
+            examples += _examples(number, sender)
             buffers += [sent] if sent.size else []
         if refusals := pattern.refusals(payloads):
             raise fragment.averaging.refusal(refusals[0])
-        fragment.apply(pattern.assemble(payloads))
+        mean = pattern.assemble(payloads)
+        fragment.apply(mean * (len(payloads) * self.every / (examples or 1.0)) if self._by_examples else mean)
         if buffers:
             copy_bytes(buffers[0], list(self.agreed.buffers.values()))
         received = sum(payload.size for payload in payloads.values())
         if step.included and self._offer is not None:
-            payload, record = self._offer
+            payload, record, _ = self._offer
             record.traffic.sums.received_bytes += received - payload.size
             fragment.averaging.finish(torch.empty(0), record, self._step, self.traffic)
             self._offer = None
@@ -407,8 +416,13 @@ class MemberRounds:
         buffers = np.empty(0, np.uint8)
         if self._model is not None and slots[0] == min(slots):
             buffers = to_bytes(buffers_of(self._model).values())
-        self._offer, self._pending, self._trains = (message, record), None, False
-        session.call(session.member.hand_in, joined(message, buffers), monotonic())
+        examples = self._unsent_examples
+        if self._by_examples:
+            fragment.part.weight = examples / self.every
+        self._offer, self._pending, self._trains = (message, record, examples), None, False
+        self._pending_examples = 0.0
+        offer = joined(message, joined(_number(examples), buffers))
+        session.call(session.member.hand_in, offer, monotonic())
 
     def _continue(self, *, anew: bool = True) -> None:
         """Lets the model continue from the agreed weights; it trains from now on.
@@ -424,7 +438,7 @@ class MemberRounds:
         if anew:
             fragment.sent_at = self.progress
             fragment.begin_anew(self.steps)
-        self._trains = True
+        self._trains, self._examples = True, 0.0
         session.call(session.member.train)
 
     # What is not sent.
@@ -437,11 +451,18 @@ class MemberRounds:
         """Its steps since it continued from the agreed weights, and what is kept for the next offer."""
         rest = self._zeros() if self._pending is None else self._pending
         if self._trains:
-            rest = rest + torch.cat([tensor.float() for tensor in self._fragment.pseudo_gradient()])
+            moves = torch.cat([tensor.float() for tensor in self._fragment.pseudo_gradient()])
+            rest = rest + (moves * (self._examples / self.every) if self._by_examples else moves)
         return rest
 
-    def _keep(self, update: Tensor) -> None:
+    @property
+    def _unsent_examples(self) -> float:
+        """From how many that was learned."""
+        return self._pending_examples + (self._examples if self._trains else 0.0)
+
+    def _keep(self, update: Tensor, examples: float) -> None:
         self._pending = update if self._pending is None else self._pending + update
+        self._pending_examples += examples
 
     def _forget(self, *, counts: bool = False) -> None:
         """Forgets what is not sent; another one has it, or it `counts` as lost."""
@@ -455,7 +476,7 @@ class MemberRounds:
         for kept in (feedback.residuals, feedback.velocities):
             for tensor in kept.values():
                 tensor.zero_()
-        self._pending, self._trains = None, False
+        self._pending, self._pending_examples, self._trains = None, 0.0, False
 
     # States.
 
@@ -471,6 +492,7 @@ class MemberRounds:
             "pending": self._pending,
             "trains": self._trains,
             "count": self._fragment.workers,
+            "examples": (self._examples, self._pending_examples, self._fragment.part.weight),
             "membership": asdict(self.membership),
             "hello": self._identity().model_dump(include=set(_IDENTITY)),
         }
@@ -500,7 +522,19 @@ class MemberRounds:
         self.progress, pending = float(state["progress"]), state["pending"]
         self._pending = None if pending is None else pending.to(self._zeros().device, copy=True)
         self._trains, self._fragment.workers = bool(state["trains"]), int(state["count"])
+        self._examples, self._pending_examples, self._fragment.part.weight = state["examples"]
         self.membership = Membership(**state["membership"])
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)
+
+
+def _number(value: float) -> Payload:
+    return np.array([value], _NUMBER).view(np.uint8)
+
+
+def _examples(data: Payload, sender: str) -> float:
+    value = float(data.view(_NUMBER)[0]) if data.size == _NUMBER.itemsize else -1.0
+    if not 0 <= value < float("inf"):
+        raise CorruptMessage(f"{sender} sent {value} as its number of examples")
+    return value
