@@ -29,6 +29,7 @@ from .exchange.agreement import described, description, flattened, require_agree
 from .exchange.keys import require_long_enough
 from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
 from .exchange.lockstep import run
+from .exchange.members.resuming import fitting
 from .exchange.members.rounds import MemberRounds, Members, Membership
 from .exchange.mesh import connected, most_bytes_of
 from .exchange.resizing import model_of, ranks_together, require_same_worker
@@ -395,6 +396,10 @@ class LocalSteps:
         so that its mean stays what it was. A worker that joins begins with the agreed weights. Frozen
         parameters and buffers are those of one former worker. Links are counted anew.
 
+        A fixed group takes over members' states with `reshard`, too; those of an older round than the latest
+        are left out. A member goes on from the state of any worker of a fixed group; what that had not sent
+        counts for the first member that comes with it.
+
         Args:
             state: this worker's; with `reshard`, those of all workers that saved them, in any order.
             reshard: whether they may be another number of workers than now.
@@ -411,8 +416,6 @@ class LocalSteps:
         weights = dict(zip(self._parameters, self._weights, strict=True))
         shapes = [{name: tensor.shape for name, tensor in kind.items()} for kind in (weights, self._others)]
         for saved in states:
-            if ("hello" in saved["rounds"]) != (self._members is not None):
-                raise ValueError("a run with members goes on from a state of one with members, and no other")
             if saved.get("version") != _VERSION:
                 raise ValueError(
                     f"version {saved.get('version')!r} of a state; this program reads {_VERSION}"
@@ -421,6 +424,7 @@ class LocalSteps:
                 {name: tensor.shape for name, tensor in saved[kind].items()} for kind in ("own", "others")
             ]:
                 raise ValueError("the state is of another model: its parameters have other names or shapes")
+        states = fitting(states, None if self._members is None else self.workers, reshard=reshard)
         if reshard:
             former = ranks_together(
                 [{str(saved["rank"]): saved} for saved in states], [saved["workers"] for saved in states]
@@ -441,10 +445,14 @@ class LocalSteps:
         rounds.agreed.buffers = {name: buffer.clone() for name, buffer in own["agreed_buffers"].items()}
         if reshard:
             assert isinstance(rounds, LocalRounds)
-            models = [FormerModel([saved["own"][name] for name in weights]) for saved in former]
+            models = [
+                FormerModel([saved["own"][name] for name in weights], saved["rounds"].get("moved"))
+                for saved in former
+            ]
             rounds.reshard([saved["rounds"] for saved in former], models)
             rounds.progress = float(shared["rounds"]["progress"])  # what its fragments were sent at
-        rounds.traffic.load_state_dict(Traffic(self.workers).state_dict() if reshard else own["traffic"])
+        fresh = Traffic(self.workers).state_dict()
+        rounds.traffic.load_state_dict(fresh if reshard else own["traffic"] or fresh)
         self._before_last, self.last_step = Totals.from_state_dict(own["totals"]), Step()
         self._weighted = shared["weighted"]
 

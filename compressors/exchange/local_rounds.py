@@ -84,8 +84,8 @@ class FormerModel(NamedTuple):
 
     weights: Sequence[Tensor]
     """By parameter."""
-    pending: Sequence[Tensor] | None = None
-    """By parameter, flat [numel], what the worker had not sent before."""
+    moved: Sequence[Tensor] | None = None
+    """By parameter, flat [numel]: how far it moved, if weights do not say it, as those of members."""
 
 
 @dataclass
@@ -305,6 +305,8 @@ class Fragment:
         """How far one of the former workers moved since it continued from the agreed weights, or sent."""
         share, moved = self._fields.unsent_share(workers) / (part.weight or 1.0), {}
         names = self.pattern.names
+        if model.moved is not None:
+            return {name: model.moved[ordinal] for name, ordinal in zip(names, self.ordinals, strict=True)}
         for place, (name, ordinal) in enumerate(zip(names, self.ordinals, strict=True)):
             base = self.agreed[place]
             if part.at_sending:
@@ -312,8 +314,6 @@ class Fragment:
             elif share and name in residuals:
                 base = base - share * residuals[name].to(base.device)
             moved[name] = (base - model.weights[ordinal].reshape(-1).to(base.device)).cpu()
-            if model.pending is not None:
-                moved[name] = moved[name] + model.pending[ordinal].cpu()
         return moved
 
     def _saved(self, in_flight: InFlight) -> dict[str, Any]:

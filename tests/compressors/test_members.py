@@ -282,6 +282,14 @@ def test_a_member_of_another_run_or_with_other_settings_is_refused(fields, reaso
     assert (rejection.final, rejection.reason) == (True, reason)
 
 
+def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
+    coordinator = coordinator_of(Table(run="r"))
+    state = StateId(round=6, ballot=0)
+    for name, origin, counts in (("a", "rank 0", True), ("b", "rank 1", True), ("c", "rank 0", False)):
+        view = answer(coordinator, name, hello(name, state=state, origin=origin))
+        assert (view.last, view.residual_counts) == (6, counts)
+
+
 def test_a_full_run_lets_nobody_in_until_one_leaves():
     coordinator = coordinator_of(Table(run="r"))
     for place in range(RULES.max_members):

@@ -106,6 +106,8 @@ class Table(_Durable):
     """How many there were."""
     records: dict[int, Record] = {}
     """By incarnation, present or former."""
+    origins: list[str] = []
+    """The workers of a fixed group that have become members."""
     shards: int = 0
     """How many shards were given out: numbers from 0."""
     returned: list[int] = []
@@ -298,6 +300,9 @@ class Coordinator:
         """Makes the record of a process that joins; returns whether the residual that it has counts."""
         table, record = self.table, Record(process=hello.process)
         former, table.records[incarnation] = table.records.get(hello.previous), record
+        if former is None and hello.origin and hello.origin not in table.origins:
+            table.origins.append(hello.origin)
+            return True
         if former is None or hello.previous in table.members:
             return False
         former.heir = former.heir or hello.process

@@ -98,6 +98,8 @@ class Hello(_Fields):
     state: StateId | None = None
     offered: _Number = 0
     """The number of the last offer of which its residual knows."""
+    origin: _Text = ""
+    """The worker of a fixed group whose state it has, if any."""
     shards: _Numbers = ()
     """That it has leased, and that are in its residual and in no round."""
 

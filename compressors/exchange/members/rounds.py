@@ -48,7 +48,7 @@ _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
 _NUMBER = np.dtype("<f8")
-_IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
+IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
 """What a checkpoint has of a member's hello."""
 
 log = logging.getLogger("taugrad")
@@ -489,12 +489,12 @@ class MemberRounds:
         return {
             "progress": self.progress,
             "unsent": self._fragment.averaging.worker_state(),
-            "pending": self._pending,
-            "trains": self._trains,
+            "pending": self._unsent(),
+            "trains": False,
             "count": self._fragment.workers,
-            "examples": (self._examples, self._pending_examples, self._fragment.part.weight),
+            "examples": (self._unsent_examples, self._fragment.part.weight),
             "membership": asdict(self.membership),
-            "hello": self._identity().model_dump(include=set(_IDENTITY)),
+            "hello": self._identity().model_dump(include=set(IDENTITY)),
         }
 
     def _identity(self) -> Hello:
@@ -522,7 +522,7 @@ class MemberRounds:
         self.progress, pending = float(state["progress"]), state["pending"]
         self._pending = None if pending is None else pending.to(self._zeros().device, copy=True)
         self._trains, self._fragment.workers = bool(state["trains"]), int(state["count"])
-        self._examples, self._pending_examples, self._fragment.part.weight = state["examples"]
+        self._pending_examples, self._fragment.part.weight = state["examples"]
         self.membership = Membership(**state["membership"])
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
