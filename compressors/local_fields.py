@@ -93,7 +93,7 @@ def local_refusals(
     momentum = f"compressor.momentum = {method.momentum_correction}"
     if fields.pattern == "collective":
         yield f"{prefix}pattern = collective: it is for gradients; use {prefix}pattern: sharded"
-    yield from pattern_refusals(fields.pattern, method, downlink, "compressor", prefix)
+    yield from pattern_refusals(fields.pattern, method, downlink, "compressor", prefix, in_local_steps=True)
     if method.brings_exchange:
         yield f"compressor.kind = {method.kind}: its factors go through torch's own all-reduce, in DDP alone"
     if method.nonfinite == "skip":

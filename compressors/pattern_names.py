@@ -13,7 +13,13 @@ FIXED_SIZE = (
 
 
 def pattern_refusals(
-    pattern: str, method: Method, downlink: Method | None, name: str, prefix: str = ""
+    pattern: str,
+    method: Method,
+    downlink: Method | None,
+    name: str,
+    prefix: str = "",
+    *,
+    in_local_steps: bool = False,
 ) -> Iterator[str]:
     """Why a pattern does not go with methods: the fields, their values, and what would be valid, a line each.
 
@@ -23,7 +29,12 @@ def pattern_refusals(
         downlink: what sums are compressed with on their way to the workers; None: as `method` says.
         name: of the method in messages.
         prefix: of the names of pattern and downlink in messages.
+        in_local_steps: whether it is of local steps.
     """
+    for field, compared in ((name, method), (f"{prefix}downlink", downlink)):
+        if compared is not None and compared.compares_weights and not in_local_steps:
+            needs = "it needs weights that all workers agreed on, which only local steps have"
+            yield f"{field}.kind = {compared.kind}: {needs} (LocalSteps, or sync.mode = weights)"
     chosen, momentum = f"{prefix}pattern = {pattern}", method.momentum_correction
     if pattern == "collective" and not method.has_fixed_size:
         sizes = "the size of its messages depends on gradients"

@@ -37,6 +37,8 @@ RULES: dict[str, RuleStyle] = {
     "qsgd": RuleStyle("#005C3D", "^"),
     "terngrad": RuleStyle("#6A4C93", "v"),
     "natural": RuleStyle("#3C6E71", "D"),
+    "visible": RuleStyle("#2F4B7C", "o"),
+    "visible_strom": RuleStyle("#A05195", "D"),
 }
 UNKNOWN_RULE = RuleStyle("#B0006D", "*")
 

@@ -113,6 +113,7 @@ class Compressor:
         iteration: int,
         rms: Mapping[str, float] | None = None,
         *,
+        weights: Mapping[str, Tensor] | None = None,
         copies: bool = False,
         terms: Sequence[Tensor] | None = None,
     ) -> Outgoing:
@@ -125,12 +126,13 @@ class Compressor:
             gradients: no longer needed when this returns.
             iteration: synchronizations before this one.
             rms: by name, root mean squares of the loss's gradients where `gradients` are something else.
+            weights: by name, agreed weights, flat [numel] of the whole parameter, where there are any.
             copies: whether `put_back` restores copies of residuals and velocities: a step that overflows has
                 gradients that are far off.
             terms: the worker's part of gradients that are sums; it is added to what `put_back` restores.
         """
         self._iteration = iteration
-        parts = self._parts(gradients, rms)
+        parts = self._parts(gradients, rms, weights)
         copies = copies or terms is not None
         before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
         for kept, gradient in zip(before or (), terms or (), strict=False):
@@ -144,7 +146,12 @@ class Compressor:
             self._taken.append((outgoing, parts, before))
         return outgoing
 
-    def _parts(self, gradients: Sequence[Tensor], rms: Mapping[str, float] | None = None) -> list[Part]:
+    def _parts(
+        self,
+        gradients: Sequence[Tensor],
+        rms: Mapping[str, float] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> list[Part]:
         """Gradients together with what is kept for them."""
         method, feedback, parts = self.method, self.feedback, []
         whole = set(self.layout.whole.ordinals)
@@ -157,6 +164,8 @@ class Compressor:
                     part.velocity = feedback.slice_of(feedback.velocities, piece, gradient)
             if rms is not None:
                 part.rms = rms[piece.name]
+            if weights is not None:
+                part.weights = weights[piece.name][piece.start : piece.stop]
             parts.append(part)
         return parts
 

@@ -136,6 +136,7 @@ class Fragment:
         self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
         self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
         self.parameters = [parameters[ordinal] for ordinal in ordinals]
+        pattern.weights = dict(zip(pattern.names, self.agreed, strict=True))
         self.part = WorkerPart([])
         self.sent_at = 0.0
         self.in_flight: InFlight | None = None

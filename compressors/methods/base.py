@@ -83,6 +83,8 @@ class Method(Settings):
     brings_exchange: ClassVar[bool] = False
     """Whether it brings an exchange of its own, torch's in DDP, and keeps its own memory. There are no
     messages then, and so no pattern, key, scaler, or other number of workers."""
+    compares_weights: ClassVar[bool] = False
+    """Whether it compares what is to be sent with weights that all agreed on, which only local steps have."""
 
     if TYPE_CHECKING:
         kind: str

@@ -26,11 +26,12 @@ from .random_k import RandomK
 from .sign import Sign
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 from .topk import TopK
+from .visible import Visible, VisibleStrom
 
 RULES.add_builtin(
     *(NoCompression, PowerSGD, WholeGradient, BinarizedGradient, QuantizedGradient, Strom, TopK, ChunkedTopK),
     *(DenseLinear, DenseQuantile, DenseEntropy, DenseFloat16, DenseBFloat16, DenseFloat8, Sign),
-    *(QSGD, TernGrad, Natural, RandomK),
+    *(QSGD, TernGrad, Natural, RandomK, Visible, VisibleStrom),
 )
 _CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked", "drawn")
 """The codecs of positions."""

@@ -29,6 +29,8 @@ class Part:
     """float32 [numel] on the same device, if momentum is corrected; otherwise None."""
     rms: float | None = None
     """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
+    weights: Tensor | None = None
+    """Floating point [numel] on the same device, the agreed weights, in local steps."""
     magnitudes: NDArray[np.float32] | None = None
     """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
     reached: float | None = None

@@ -7,16 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import oracles
 import torch
 import torch.distributed as dist
 from ddp import DEVICE, assert_alike, assert_same, everyone, new_group, refusal, scenario, through_a_file
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import LocalSteps, Outer
 from taugrad.compressors.exchange import local_rounds
 from taugrad.compressors.exchange.local_rounds import fragments_of
+from taugrad.compressors.pattern_names import PatternName
 
+Floats = NDArray[np.float32]
 SPARSE = "strom(density(0.05, every=1)) | golomb_rice"
 STEPS = 13
 ADAM, SGD = "AdamW", "SGD"
@@ -241,6 +246,42 @@ def agreed_weights_move_by_pseudo_gradients_less_residuals(setting: tuple[float 
     assert 0.01 < local.totals.fraction < 0.06
     # A worker ends where its next steps begin.
     assert local_weights.allclose(agreed - (0.5 if unsent == "1/n" else 0.0) * residual, atol=1e-6)
+
+
+@scenario(2, values=["allgather", "sharded"])
+def visible_elements_are_sent_as_pulseloco_says(pattern: PatternName) -> None:
+    """Against a transcription of its rounds: FP32 pseudo-gradients, error feedback, DiLoCo's outer step."""
+    rank, model = dist.get_rank(), network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
+    local = LocalSteps(model, optimizer, every=3, compressor="visible", outer=NESTEROV, pattern=pattern)
+    names = list(local.state_dict()["agreed"])
+    own, sent = dict(model.named_parameters()), 0
+    size = sum(weights.numel() for weights in own.values())
+    kept, kept_of_means, momentum = (np.zeros(size, np.float32) for _ in range(3))
+    for number in range(5):
+        theta = flat(local.state_dict()["agreed"].values()).numpy()
+        for step in range(3 * number, 3 * number + 3):
+            train_step(model, optimizer, rank, step, 8)
+            learned = theta - flat(own[name] for name in names).numpy()
+            local.step()
+        update, kept = visible(kept + learned, theta)
+        mean = np.divide(sum(everyone(update)), np.float32(2), dtype=np.float32)
+        if pattern == "sharded":  # the owners of shards choose again
+            mean, kept_of_means = visible(kept_of_means + mean, theta)
+        momentum = np.float32(0.9) * momentum + mean
+        agreed = flat(local.state_dict()["agreed"].values()).numpy()
+        np.testing.assert_allclose(agreed, theta - 0.7 * (mean + 0.9 * momentum), rtol=0, atol=1e-7)
+        state = local.state_dict()["rounds"]["fragments"][0]["unsent"]["ranks"][str(rank)]
+        assert np.array_equal(flat(state["residuals"][name] for name in names).numpy(), kept)
+        sent += np.count_nonzero(update)
+    assert local.totals.sent == sent
+    assert 0.02 < local.totals.sent / (5 * size) < 0.9
+
+
+def visible(sums: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """What of the sums changes the weights' bfloat16, and the rest."""
+    seen = oracles.bfloat16(weights - sums) != oracles.bfloat16(weights)
+    return np.where(seen, sums, np.float32(0)), np.where(seen, np.float32(0), sums)
 
 
 @scenario(2)

@@ -235,6 +235,7 @@ def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
         ("none", "collective", "pattern = collective with none: torch's own all-reduce exchanges it"),
         ("powersgd", "ring", "pattern = ring with powersgd: torch's own all-reduce exchanges it"),
         ("wgt(0.02)", "collective", "pattern = collective with method = wgt(tau=0.02): the size of its"),
+        ("visible", "allgather", "method.kind = visible: it needs weights that all workers agreed on"),
         ("linear(8, symbols='huffman')", "collective", "pattern = collective with method = linear"),
         (LINES[-1], "ring", "method.momentum = 0.5 with pattern = ring: a hop also compresses what"),
     ):
@@ -243,6 +244,7 @@ def a_pattern_that_does_not_go_with_a_method_is_refused() -> None:
     for pattern, line, words in (
         ("ring", "fp16", "downlink = fp16 with ring: only parameter_server and sharded"),
         ("sharded", "powersgd", "downlink.kind = powersgd: its factors go through torch's own all-reduce"),
+        ("sharded", "visible", "downlink.kind = visible: it needs weights that all workers agreed on"),
         ("sharded", LINES[-1], "downlink.momentum = 0.5: the sum already contains momentum"),
     ):
         made = lambda line=line, pattern=pattern: CompressionState(  # noqa: E731

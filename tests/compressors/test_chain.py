@@ -8,7 +8,7 @@ import pytest
 from cases import in_turn
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from methods import METHODS
+from methods import IN_LOCAL_STEPS, METHODS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from taugrad.compressors import methods
@@ -89,7 +89,7 @@ def fit(given: dict[str, Any]) -> bool:
     """Whether fields go together, by docs/methods and not by the models."""
     kind, codec, symbols = (given.get(name, "auto") for name in ("kind", "codec", "symbols"))
     quantizer = given.get("quantize", {"kind": "quantile"} if kind == "chunked_topk" else None)
-    if kind in ("wgt", "topk", "chunked_topk", "random_k"):
+    if kind in ("wgt", "topk", "chunked_topk", "random_k", "visible"):
         has_symbols = quantizer is not None and quantizer["kind"] not in ("fp16", "bf16")
         if (symbols != "auto" and not has_symbols) or (codec == "raw" and quantizer is not None):
             return False
@@ -444,5 +444,5 @@ def test_every_method_has_a_line_to_test() -> None:
     with pytest.raises(ValueError, match="starts with a method") as refusal:
         parse("raw")
     offered = str(refusal.value).partition("(")[2].partition(")")[0].split(", ")
-    kinds = {name_of(line.partition(" ")[0]) for line in METHODS}
+    kinds = {name_of(line.partition(" ")[0]) for line in [*METHODS, *IN_LOCAL_STEPS]}
     assert kinds == set(RULES) == set(offered)

@@ -16,6 +16,7 @@ from taugrad.compressors.methods import QuantizedGradient, read_config
 from taugrad.compressors.methods.chunked_topk import ChunkedTopK
 from taugrad.compressors.methods.random_k import RandomK
 from taugrad.compressors.methods.topk import TopK
+from taugrad.compressors.methods.visible import Visible, VisibleStrom
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
 
@@ -35,9 +36,17 @@ def groupings(count: int) -> list[list[list[int]]]:
 
 
 def selected(
-    config: Any, residual: Floats, gradient: Floats, tau: float, name: str, iteration: int
+    config: Any,
+    residual: Floats,
+    gradient: Floats,
+    tau: float,
+    name: str,
+    iteration: int,
+    weights: Floats,
 ) -> oracles.Sent:
     """What a sparse method takes out of one parameter."""
+    if isinstance(config, Visible | VisibleStrom):
+        return oracles.visible(residual, gradient, weights, getattr(config, "tau", None))
     if isinstance(config, RandomK):
         key, _ = oracles.key_of(config.seed, iteration, 0, name)
         return oracles.drawn(residual, gradient, max(1, int(config.density * residual.size)), key)
@@ -71,7 +80,8 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
             if not hasattr(config, "codec") and not hasattr(config, "quantize"):
                 due = quantized(config, kept[i], gradient, f"p{i}", seed)
             else:
-                sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0, f"p{i}", seed)
+                name, weights = f"p{i}", workers[0].weights[f"p{i}"].numpy()
+                sent = selected(config, kept[i], gradient, tallies[0].tau or 1.0, name, seed, weights)
                 due, amounts = np.zeros_like(gradient), sent.amounts
                 if getattr(config, "quantize", None) is not None and sent.positions.size:
                     amounts = quantized(config.quantize, np.zeros_like(amounts), amounts)

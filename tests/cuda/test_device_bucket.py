@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import in_turn
-from methods import MESSAGES
+from methods import IN_LOCAL_STEPS, MESSAGES
 from numpy.typing import NDArray
 from workbench import Step, Worker
 
@@ -20,7 +20,7 @@ from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.interface import Ops
 from taugrad.compressors.ops.readback import Readback
 
-every_method = pytest.mark.parametrize("line", MESSAGES)
+every_method = pytest.mark.parametrize("line", [*MESSAGES, *IN_LOCAL_STEPS])
 
 NAMES = ("head.bias", "first.weight", "empty", "one.bias", "middle.weight")
 SIZES = (31, 1000, 0, 1, 33)

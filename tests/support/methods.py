@@ -63,6 +63,9 @@ METHODS: dict[str, int | None] = {
 }
 """By line, the value bits of an element sent, as Anoosheh counts them; None where the data decide them."""
 
+IN_LOCAL_STEPS = ("visible", "visible | linear(4, block=32)", "visible_strom(0.01, momentum=0.5)")
+"""Those that need agreed weights."""
+
 CONSERVING = (
     "qgt(layers(0.001, patterns={'*bias': 0.002}))",
     "topk(0.1)",
@@ -94,6 +97,9 @@ ALONE = {
     "topk, sampled": "topk(0.05, sampled=True)",
     "topk, linear": "topk(0.2) | linear(4, block=16)",
     "random_k": "random_k(0.1)",
+    "visible": "visible",
+    "visible, quantile": "visible | quantile(3, block=32)",
+    "visible_strom": "visible_strom(0.5) | golomb_rice",
     "random_k, linear": "random_k(0.2, seed=1) | linear(4, block=16)",
     "wgt, linear": "wgt(0.5) | linear(3, block=50) | golomb_rice | huffman",
     "wgt, quantile": "wgt(0.5) | quantile(3, block=32) | bitmap | raw",

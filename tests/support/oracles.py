@@ -64,6 +64,26 @@ def threshold(rule: str, residual: Floats, gradient: Floats, tau: float) -> Sent
     return Sent(kept, np.flatnonzero(hit), values, a[hit] < 0, not finite.all(), float(by))
 
 
+def bfloat16(values: Floats) -> NDArray[np.uint32]:
+    """The bits of the nearest bfloat16, of two the even one; of finite values."""
+    bits = values.view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> np.uint32(16)
+
+
+def visible(residual: Floats, gradient: Floats, weights: Floats, tau: float | None) -> Sent:
+    """PULSELoCo's choice: an element is sent where it changes the bfloat16 of the agreed weight less it.
+
+    It is sent whole, or as +tau or -tau if it also exceeds tau. What is not sent stays (error feedback).
+    """
+    a, finite = _sums(residual, gradient)
+    with np.errstate(all="ignore"):
+        seen = ~finite | (bfloat16(weights - a) != bfloat16(weights))
+    zero, rule = F32(0), "wgt" if tau is None else "strom"
+    shown = np.where(seen, residual, zero), np.where(seen, gradient, zero)
+    sent = threshold(rule, *shown, float(SMALLEST_TAU) if tau is None else tau)
+    return sent._replace(residual=np.where(seen, sent.residual, a))
+
+
 def largest(residual: Floats, gradient: Floats, k: int) -> Sent:
     """The k largest magnitudes from the smallest tau on, the first of equal ones; none beside a NaN."""
     a, finite = _sums(residual, gradient)

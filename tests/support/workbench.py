@@ -98,6 +98,11 @@ class Worker:
             )
             for bucket in self.buckets
         ]
+        rng = np.random.default_rng(7)
+        self.weights = {
+            name: torch.from_numpy((100 * rng.standard_normal(size)).astype(np.float32)).to(self.device)
+            for name, size in zip(self.names, sizes, strict=True)
+        }
         for name, size in zip(self.names, sizes, strict=True):
             if not is_exempt(method.exempt, name, size):
                 if method.keeps_residuals:
@@ -142,7 +147,7 @@ class Worker:
             one.worker = replace(self.worker, hold_back_zeros=hold_back_zeros)
             sizes = [self.sizes[i] for i in bucket]
             buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.device, self.dtype)
-            outgoing = one.compress(torch.split(buffer, sizes), self.iteration)
+            outgoing = one.compress(torch.split(buffer, sizes), self.iteration, weights=self.weights)
             incoming = one.read(outgoing.payload)
             total = torch.empty(sum(sizes), device=self.device)
             one.total([incoming], 1, total)

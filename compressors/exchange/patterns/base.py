@@ -41,6 +41,7 @@ class Pattern(ABC):
             none.
         copies: whether `put_back` restores copies (see `Compressor.compress`).
         rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
+        weights: by parameter, agreed weights, flat [numel]; set in local steps.
         compressors: of all shards, also of those that others reduce.
     """
 
@@ -59,6 +60,7 @@ class Pattern(ABC):
         self.downlink_feedback: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
+        self.weights: dict[str, Tensor] | None = None
         self.compressors: list[Compressor] = []
 
     @abstractmethod
@@ -183,7 +185,9 @@ class Pattern(ABC):
         is_sum = compressor.feedback is self.downlink_feedback
         # In a step that is skipped, workers take back their part of a sum.
         copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
-        outgoing = compressor.compress(tensors, iteration, self.rms, copies=copies, terms=terms)
+        outgoing = compressor.compress(
+            tensors, iteration, self.rms, weights=self.weights, copies=copies, terms=terms
+        )
         record.compressing.append((began, perf_counter()))
         record.traffic.sums.paper_bits += int(outgoing.tallies.paper_bits.sum())
         if not is_sum:
