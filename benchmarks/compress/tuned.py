@@ -1,67 +1,87 @@
-"""Loss against bytes of a LeNet, each method at the best of the same number of learning rates.
+"""Loss against bytes of a small GPT and a LeNet, each method at the best of equally many learning rates.
 
     python -m benchmarks.compress.tuned [--quick] [--write]
 
 Every setting is trained once with each learning rate, and with the best of them from further seeds. Can be
-stopped and continued: finished trainings are in build/tuned.jsonl.
+stopped and continued: finished trainings are in build/tuned.jsonl. --write also draws the front.
 """
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import mean, stdev
 
 import torch
 from torch import nn
 
 from taugrad.compressors.methods import read_config
+from taugrad.dashboards.figures import save
+from taugrad.dashboards.labelling import Label, label_points
+from taugrad.dashboards.palette import GREY
+from taugrad.dashboards.style import SMALL_SIZE, WIDE, log_axis, new_panels
 
+from ..harness.pages import RESULTS
 from ..harness.report import Table, number, publish, read_options, say
-from ..harness.trainings import Kept, kept_in
+from ..harness.trainings import Kept, begin, kept_in
+from ..papers import language_runs
+from ..papers.language import OUTER
+from ..papers.language_runs import Setting
 from .gradients import Learner
 
-FLOAT32 = "wgt(tau=1e-30)"
+FLOAT32 = Setting("float32", "wgt(tau=1e-30)")
 """Sends every element that is not zero, whole."""
-LINES = (
+GRADIENTS = (
     FLOAT32,
-    "linear(bits=4)",
-    "linear(bits=2)",
-    "qsgd(bits=4)",
-    "terngrad",
-    "natural",
-    "sign",
-    "topk(density=0.01)",
-    "random_k(density=0.1)",
-    "strom(tau=density(target=0.1)) | golomb_rice",
-    "strom(tau=density(target=0.01)) | golomb_rice",
-    "chunked_topk(keep=64) | quantile(bits=2)",
+    *(
+        Setting(f"`{line}`", line)
+        for line in (
+            "linear(bits=4)",
+            "linear(bits=2)",
+            "qsgd(bits=4)",
+            "terngrad",
+            "natural",
+            "sign",
+            "topk(density=0.01)",
+            "random_k(density=0.1)",
+            "strom(tau=density(target=0.1)) | golomb_rice",
+            "strom(tau=density(target=0.01)) | golomb_rice",
+            "chunked_topk(keep=64) | quantile(bits=2)",
+        )
+    ),
+)
+EVERY = 10
+_LOCAL = {"mode": "weights", "every": EVERY}
+LOCAL = (
+    Setting("mean of weights", "none", _LOCAL),
+    Setting("DiLoCo", "none", {**_LOCAL, "outer": OUTER}),
+    Setting("SparseLoCo", "chunked_topk(keep=64, decay=0.95) | quantile(bits=2)", _LOCAL),
+    *(
+        Setting(f"`{line}`", line, _LOCAL)
+        for line in (
+            "linear(bits=4)",
+            "sign",
+            "strom(tau=density(target=0.1, every=1)) | golomb_rice",
+            "strom(tau=density(target=0.01, every=1)) | golomb_rice",
+        )
+    ),
 )
 INTRODUCTION = (
-    "LeNet ({elements:,} parameters) on 5,000 MNIST digits, {iterations} iterations of {workers} simulated "
-    "workers with {batch} examples together, SGD with momentum 0.9 in the optimizer. Every method was "
-    "trained with the learning rates {rates} from one seed, and with that of the lowest loss on the 1,000 "
-    "test digits from {seeds} seeds in all. The loss is that on the test digits, mean and standard deviation "
-    "over seeds; rates were chosen on the same digits. Bytes are those of a worker's messages. On the front "
-    "is what no other row beats in both means. Where the rate is the smallest or largest tried (edge), "
-    "another may be better."
+    "Every method was trained with each of four learning rates from one seed, and with that of the lowest "
+    "loss from three seeds in all. The loss is that on held-out data, mean and standard deviation over "
+    "seeds; rates were chosen on the same data. Bits are those of a worker's messages, for each element and "
+    "iteration. On the front is what no other row of the table beats in both means. Where the rate is the "
+    "smallest or largest tried (edge), another may be better.\n\n"
+    "GPT: 2 layers x 64, context 64 ({gpt:,} parameters), {gpt_iterations} iterations of 2 simulated workers "
+    "with 4 examples each, AdamW with the recipe of `papers.language`, the source of Python's standard "
+    "library as bytes (without learning 5.5 nats; the frequencies of bytes alone, about 3.3). Rows with "
+    "*every {every}* are local steps: pseudo-gradients are exchanged in every {every}th iteration; only the "
+    "workers' rate was chosen, DiLoCo's outer optimizer has rate 0.7 and Nesterov momentum 0.9.\n\n"
+    "LeNet ({lenet:,} parameters): 5,000 MNIST digits, {lenet_iterations} iterations of 2 simulated workers "
+    "with 32 examples together, SGD with momentum 0.9 in the optimizer.\n\n"
+    "Learning rates: GPT {gpt_rates}; LeNet {lenet_rates}.\n\n![Loss against bytes](../images/tuned.png)"
 )
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much to train."""
-
-    iterations: int
-    rates: tuple[float, ...]
-    seeds: int
-    lines: Sequence[str] = LINES
-    workers: int = 2
-    batch: int = 32
-
-
-FULL = Sizes(200, (0.0025, 0.005, 0.01, 0.02), 3)
-QUICK = Sizes(3, (0.01, 0.02), 2, (FLOAT32, "sign"))
 
 
 @dataclass(frozen=True)
@@ -69,70 +89,179 @@ class Trained:
     """What one training came to."""
 
     loss: float
-    accuracy: float
+    """Infinite where it diverged."""
     bits: float
-    """Bits of an element in a worker's messages."""
+    """Bits of an element in a worker's messages, an iteration."""
 
 
-def train(line: str, rate: float, seed: int, sizes: Sizes) -> Trained:
-    """Trains with one method; a loss that is infinite where it diverged."""
-    learner, sent = Learner(read_config(line), sizes.workers, rate, seed), 0  # type: ignore[arg-type]
-    try:
-        for _ in range(sizes.iterations):
-            sent += learner.step(sizes.batch)[0]
-    except FloatingPointError:
-        return Trained(float("inf"), 0.0, 0.0)
+@dataclass(frozen=True)
+class Workload:
+    """A model that every method trains."""
+
+    name: str
+    settings: Sequence[Setting]
+    rates: tuple[float, ...]
+    iterations: int
+    train: Callable[[Setting, float, int, int], Trained]
+    """Trains with a setting, a learning rate and a seed, for so many iterations."""
+    seeds: int = 3
+
+
+def train_gpt(setting: Setting, rate: float, seed: int, iterations: int) -> Trained:
+    """Trains as `papers.language` does."""
+    size = language_runs.Size(2, iterations, batch=4, layers=2, width=64)
+    spec = replace(setting, optimizer={"lr": rate}).spec(size, seed)
+    result = language_runs.train(spec.model_dump_json())
+    return Trained(result["loss"], 32 / result["smaller"])
+
+
+def train_lenet(setting: Setting, rate: float, seed: int, iterations: int) -> Trained:
+    """Trains on digits; the loss is that on the test digits."""
+    learner, sent = Learner(read_config(setting.line), 2, rate, seed), 0  # type: ignore[arg-type]
+    for _ in range(iterations):
+        sent += learner.step(32)[0]
     with torch.no_grad():
         scores, labels = learner.model(learner.data.test_inputs), learner.data.test_labels
         loss = float(nn.functional.cross_entropy(scores, labels))
-        accuracy = float((scores.argmax(1) == labels).double().mean())
-    bits = 8 * sent / (learner.elements * sizes.iterations)
-    return Trained(float("inf") if math.isnan(loss) else loss, accuracy, bits)
+    return Trained(loss, 8 * sent / (learner.elements * iterations))
+
+
+FULL = (
+    Workload("GPT", (*GRADIENTS, *LOCAL), (1e-3, 3e-3, 1e-2, 3e-2), 600, train_gpt),
+    Workload("LeNet", GRADIENTS, (0.0025, 0.005, 0.01, 0.02), 200, train_lenet),
+)
+QUICK = tuple(
+    replace(workload, settings=workload.settings[:7:6], rates=workload.rates[1:3], iterations=3, seeds=2)
+    for workload in FULL
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at its best learning rate."""
+
+    name: str
+    rate: float
+    losses: list[float]
+    bits: float
+
+    @property
+    def loss(self) -> float:
+        return mean(self.losses)
+
+
+def measure(workload: Workload, kept: Kept) -> list[Row]:
+    """Trains what is not kept yet; rows begin with the most bits."""
+
+    def trained(setting: Setting, rate: float, seed: int) -> Trained:
+        key = {
+            "model": workload.name,
+            "line": setting.line,
+            "sync": dict(setting.sync),
+            "rate": rate,
+            "seed": seed,
+            "iterations": workload.iterations,
+        }
+        for entry in kept.entries:
+            if entry["key"] == key:
+                return Trained(**entry["trained"])
+        try:
+            result = workload.train(setting, rate, seed, workload.iterations)
+        except FloatingPointError:
+            result = Trained(math.inf, 0.0)
+        if math.isnan(result.loss):
+            result = replace(result, loss=math.inf)
+        say(f"{workload.name}, {setting.name}, rate {rate:g}, seed {seed}: loss {result.loss:.4f}")
+        kept.add({"key": key, "trained": asdict(result)})
+        return result
+
+    rows = []
+    for setting in workload.settings:
+        tried = {rate: trained(setting, rate, 0) for rate in workload.rates}
+        rate = min(tried, key=lambda one: tried[one].loss)
+        runs = [tried[rate], *(trained(setting, rate, seed) for seed in range(1, workload.seeds))]
+        every = f"every {EVERY}: " if setting.sync["mode"] == "weights" else ""
+        losses = [run.loss for run in runs]
+        rows.append(Row(every + setting.name, rate, losses, mean(run.bits for run in runs)))
+    return sorted(rows, key=lambda row: -row.bits)
+
+
+def on_front(rows: Sequence[Row]) -> list[Row]:
+    """The rows that no other beats in both means."""
+    return [
+        row
+        for row in rows
+        if not any(
+            one.loss <= row.loss and one.bits <= row.bits and (one.loss, one.bits) != (row.loss, row.bits)
+            for one in rows
+        )
+    ]
+
+
+def table(workload: Workload, rows: Sequence[Row]) -> Table:
+    """Loss, bytes, and who is on the front."""
+    front, edges = on_front(rows), (min(workload.rates), max(workload.rates))
+    cells = []
+    for row in rows:
+        edge = " (edge)" if row.rate in edges else ""
+        spread = f"{row.loss:.3f} ± {stdev(row.losses):.3f}"
+        cells.append(
+            (row.name, f"{row.rate:g}{edge}", spread, number(row.bits), "yes" if row in front else "")
+        )
+    columns = ("method", "learning rate", "loss", "bits an element", "on the front")
+    return Table(workload.name, columns, cells)
+
+
+def draw(path: Path, measured: Mapping[str, Sequence[Row]]) -> None:
+    """Draws a panel for each workload: bits, loss, and the front as a line."""
+    figure, panels = new_panels(
+        "Loss against bytes, each method at the best of equally many learning rates",
+        "mean of three seeds; line: the front; E: sent in every 10th iteration (local steps)",
+        "bits an element and iteration",
+        "loss",
+        [(name, "black") for name in measured],
+        replace(WIDE, width=9.6, columns=1, panel_height=3.6),
+        sharex=False,
+        sharey=False,
+    )
+    for axes, rows in zip(panels, measured.values(), strict=True):
+        front = on_front(rows)
+        bits, losses = [row.bits for row in rows], [row.loss for row in rows]
+        log_axis(axes.xaxis, min(bits) / 1.6, max(bits) * 1.6, "")
+        margin = 0.12 * (max(losses) - min(losses) or 1.0)
+        axes.set_ylim(min(losses) - margin, max(losses) + margin)
+        axes.plot([row.bits for row in front], [row.loss for row in front], color="#D55E00", linewidth=1.2)
+        labels = []
+        for row in rows:
+            color = "#D55E00" if row in front else GREY
+            axes.plot([row.bits], [row.loss], "o", color=color, markersize=4)
+            text = row.name.replace("`", "").replace(f"every {EVERY}:", "E").split(" | golomb")[0]
+            labels.append(Label(row.bits, row.loss, text, color))
+        label_points(axes, labels, size=SMALL_SIZE)
+    save(figure, path)
 
 
 def main(arguments: Sequence[str]) -> None:
     options = read_options("compress.tuned", __doc__.partition("\n")[0], arguments)
-    sizes = QUICK if options.quick else FULL
-    torch.set_num_threads(1)
-    kept = Kept(kept_in("tuned", quick=options.quick))
-
-    def trained(line: str, rate: float, seed: int) -> Trained:
-        key = {"line": line, "rate": rate, "seed": seed, "iterations": sizes.iterations}
-        for entry in kept.entries:
-            if entry["key"] == key:
-                return Trained(**entry["trained"])
-        result = train(line, rate, seed, sizes)
-        say(f"{line}, rate {rate:g}, seed {seed}: loss {result.loss:.4f}")
-        kept.add({"key": key, "trained": asdict(result)})
-        return result
-
-    results: list[tuple[str, float, list[Trained]]] = []
-    for line in sizes.lines:
-        tried = {rate: trained(line, rate, 0) for rate in sizes.rates}
-        rate = min(tried, key=lambda one: tried[one].loss)
-        runs = [tried[rate], *(trained(line, rate, seed) for seed in range(1, sizes.seeds))]
-        results.append((line, rate, runs))
-    ends = [(mean(run.loss for run in runs), mean(run.bits for run in runs)) for *_, runs in results]
-    rows = []
-    for (line, rate, runs), (loss, bits) in sorted(
-        zip(results, ends, strict=True), key=lambda row: -row[1][1]
-    ):
-        beaten = any(one <= loss and other <= bits and (one, other) != (loss, bits) for one, other in ends)
-        edge = " (edge)" if rate in (min(sizes.rates), max(sizes.rates)) else ""
-        spread = f"{loss:.3f} ± {stdev(run.loss for run in runs):.3f}"
-        accuracy = f"{100 * mean(run.accuracy for run in runs):.1f}"
-        name = "float32" if line == FLOAT32 else f"`{line}`"
-        rows.append((name, f"{rate:g}{edge}", spread, accuracy, number(bits), "" if beaten else "yes"))
+    begin()
+    kept, workloads = Kept(kept_in("tuned", quick=options.quick)), QUICK if options.quick else FULL
+    measured = {workload.name: measure(workload, kept) for workload in workloads}
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        images = RESULTS.parent / "images" if options.folder == RESULTS else options.folder
+        draw(images / "tuned.png", measured)
+    gpt, lenet = workloads
     introduction = INTRODUCTION.format(
-        elements=Learner(read_config("fp16")).elements,  # type: ignore[arg-type]
-        iterations=sizes.iterations,
-        workers=sizes.workers,
-        batch=sizes.batch,
-        rates=", ".join(f"{rate:g}" for rate in sizes.rates),
-        seeds=sizes.seeds,
+        gpt=0,
+        gpt_iterations=gpt.iterations,
+        gpt_rates=", ".join(f"{rate:g}" for rate in gpt.rates),
+        lenet=Learner(read_config("fp16")).elements,  # type: ignore[arg-type]
+        lenet_iterations=lenet.iterations,
+        lenet_rates=", ".join(f"{rate:g}" for rate in lenet.rates),
+        every=EVERY,
     )
-    columns = ("method", "learning rate", "loss", "accuracy, %", "bits an element", "on the front")
-    publish("tuned", options, introduction, [Table("Loss against bytes", columns, rows)])
+    tables = [table(workload, measured[workload.name]) for workload in workloads]
+    publish("tuned", options, introduction, tables)
 
 
 if __name__ == "__main__":
