@@ -73,7 +73,7 @@ INTRODUCTION = (
     "seeds; rates were chosen on the same data. Bits are those of a worker's messages, for each element and "
     "iteration. On the front is what no other row of the table beats in both means. Where the rate is the "
     "smallest or largest tried (edge), another may be better.\n\n"
-    "GPT: 2 layers x 64, context 64 ({gpt:,} parameters), {gpt_iterations} iterations of 2 simulated workers "
+    "GPT: 2 layers x 64, context 64, {gpt_iterations} iterations of 2 simulated workers "
     "with 4 examples each, AdamW with the recipe of `papers.language`, the source of Python's standard "
     "library as bytes (without learning 5.5 nats; the frequencies of bytes alone, about 3.3). Rows with "
     "*every {every}* are local steps: pseudo-gradients are exchanged in every {every}th iteration; only the "
@@ -252,7 +252,6 @@ def main(arguments: Sequence[str]) -> None:
         draw(images / "tuned.png", measured)
     gpt, lenet = workloads
     introduction = INTRODUCTION.format(
-        gpt=0,
         gpt_iterations=gpt.iterations,
         gpt_rates=", ".join(f"{rate:g}" for rate in gpt.rates),
         lenet=Learner(read_config("fp16")).elements,  # type: ignore[arg-type]
