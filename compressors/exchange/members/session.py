@@ -19,6 +19,10 @@ from .messages import Chunk, Hello, Want, from_bytes, to_bytes
 
 _QUIET_S = 5.0
 """What is waited for is told after so long."""
+_REFUSED_S = 3.0
+"""Who closes each connection for so long will not take one: one that is just started takes less."""
+_REACH_S = 10.0
+"""A member that cannot be connected to for so long, and has not left, is told."""
 
 log = logging.getLogger("taugrad")
 
@@ -52,10 +56,13 @@ class Session:
         self.lock = RLock()
         self._changed, self._key, self._process = Condition(self.lock), key, hello.process
         self._listener = sockets.Listener(host, 0, key, sockets.MEMBER, most_bytes)
-        self._coordinator = self._dealer(coordinator, sockets.COORDINATOR)
-        self._listener.watch(self._coordinator)
-        self._peers: dict[int, zmq.Socket[bytes]] = {}
+        self._address, self._is_in = coordinator, False
+        self._coordinator = self._connect(coordinator, sockets.COORDINATOR)
+        self._listener.watch(self._coordinator.socket)
+        self._peers: dict[int, sockets.Connection] = {}
         """By incarnation."""
+        self._out_of_reach = set[int]()
+        """Incarnations; each is logged once."""
         hello = hello.model_copy(update={"endpoint": self._listener.address})
         self.member = Member(hello, monotonic(), wait_s=wait_s)
         self._outgoing: Sends = []
@@ -63,8 +70,9 @@ class Session:
         self._thread = Thread(target=self._run, name="taugrad-member", daemon=True)
         self._thread.start()
 
-    def _dealer(self, address: str, listener: int) -> zmq.Socket[bytes]:
-        return sockets.dealer(self._listener.context, address, self._key, listener, self._process)
+    def _connect(self, address: str, listener: int) -> sockets.Connection:
+        dealer = sockets.dealer(self._listener.context, address, self._key, listener, self._process)
+        return sockets.Connection(dealer, monotonic())
 
     # What the training calls.
 
@@ -89,6 +97,11 @@ class Session:
             if self._closing:
                 raise MemberRefused("the connections to the other members are closed: see the log")
             self.member.require_progress(monotonic())
+            if not self._is_in and monotonic() > self._coordinator.refused_since + _REFUSED_S:
+                raise MemberRefused(
+                    f"who listens at {self._address} closes each connection: it has another key, or is no "
+                    "coordinator of members"
+                )
 
     def close(self) -> None:
         """Sends what is left, for a few seconds at most, and ends."""
@@ -118,10 +131,11 @@ class Session:
                 self._listener.close(self._coordinator, *self._peers.values())
 
     def _advance(self) -> None:
-        for endpoint in (self._coordinator, self._listener.router):
+        for endpoint in (self._coordinator.socket, self._listener.router):
             while endpoint.poll(0):
                 *_, frame = endpoint.recv_multipart(copy=False)
-                self._receive(frame, is_member=endpoint is not self._coordinator)
+                self._receive(frame, is_member=endpoint is self._listener.router)
+        self._follow_connections(monotonic())
         outgoing, self._outgoing = self._outgoing, []
         self._send([*outgoing, *self.member.tick(monotonic())])
         waits_for, now = self.member.waits_for, monotonic()
@@ -130,6 +144,20 @@ class Session:
         elif waits_for and now > self._logs_at:
             self._logs_at = float("inf")
             log.warning("%s", waits_for)
+
+    def _follow_connections(self, now: float) -> None:
+        for connection in (self._coordinator, *self._peers.values()):
+            connection.follow(now)
+        self._is_in |= self._coordinator.closed_since == float("inf")
+        slots = {} if self.member.view is None else {p.incarnation: p.slot for p in self.member.view.peers}
+        for incarnation, connection in self._peers.items():
+            if now > connection.closed_since + _REACH_S and incarnation not in self._out_of_reach:
+                self._out_of_reach.add(incarnation)
+                log.warning(
+                    "the member of slot %s cannot connect to that of slot %s, which the coordinator hears: "
+                    "others have to forward what they exchange",
+                    slots.get(self.member.incarnation), slots.get(incarnation),
+                )  # fmt: skip
 
     def _receive(self, frame: zmq.Frame, *, is_member: bool) -> None:
         try:
@@ -147,10 +175,10 @@ class Session:
         for to, message in sends:
             data = to_bytes(message)
             if to == COORDINATOR:
-                self._coordinator.send(data.data, copy=False)
+                self._coordinator.socket.send(data.data, copy=False)
             elif to in self._peers:
                 self.member.sent_bytes += data.size
-                self._peers[to].send(data.data, copy=False)
+                self._peers[to].socket.send(data.data, copy=False)
 
     def _connect_peers(self) -> None:
         """Connects to those that have joined, and closes the connections to those that have left."""
@@ -158,6 +186,6 @@ class Session:
         peers = {} if view is None else {p.incarnation: p for p in view.peers}
         peers.pop(self.member.incarnation, None)
         for incarnation in self._peers.keys() - peers.keys():
-            self._peers.pop(incarnation).close(0)
+            self._peers.pop(incarnation).close()
         for incarnation in peers.keys() - self._peers.keys():
-            self._peers[incarnation] = self._dealer(peers[incarnation].endpoint, sockets.MEMBER)
+            self._peers[incarnation] = self._connect(peers[incarnation].endpoint, sockets.MEMBER)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
 from ..keys import key_pair, require_long_enough
 
@@ -16,6 +17,8 @@ COORDINATOR, MEMBER = 1 << 62, (1 << 62) + 1
 """In place of a rank, of which key pair the coordinator's is, and that of members."""
 TICK_MS = 100
 _LINGER_MS = 2000
+_OPENED, _CLOSED = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
 log = logging.getLogger("taugrad")
 
@@ -45,6 +48,41 @@ def dealer(
 
 def _endpoint(host: str, port: str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+class Connection:
+    """A DEALER that knows whether it is connected. One thread uses it.
+
+    Attributes:
+        socket: the DEALER.
+        closed_since: when it began to be without a connection; infinite while it has one.
+        refused_since: since when each connection was closed before it was made, as by one that has another
+            key; infinite if none was, or one was made.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], now: float) -> None:
+        """Takes over the socket."""
+        self.socket, self.closed_since, self.refused_since = socket, now, float("inf")
+        self._monitor = socket.get_monitor_socket(_OPENED | _CLOSED | _REFUSED)
+
+    def follow(self, now: float) -> None:
+        """Notes what has happened."""
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event & _OPENED:
+                self.closed_since = self.refused_since = float("inf")
+            else:
+                self.closed_since = min(self.closed_since, now)
+            if event & _REFUSED:
+                self.refused_since = min(self.refused_since, now)
+            elif event == zmq.EVENT_CLOSED:  # nobody listens
+                self.refused_since = float("inf")
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Closes the socket; it sends what is left for so long."""
+        self.socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close(linger_ms)
 
 
 class Listener:
@@ -108,12 +146,12 @@ class Listener:
         with suppress(zmq.Again):
             self._wake.send(b"", zmq.NOBLOCK)
 
-    def close(self, *others: zmq.Socket[bytes]) -> None:
-        """Sends what is left to send, for a moment at most; closes other sockets of the context, too."""
+    def close(self, *others: zmq.Socket[bytes] | Connection) -> None:
+        """Sends what is left to send, for a moment at most; closes others of the context, too."""
         for endpoint in (self._zap, self._woken, self._wake):
             endpoint.close(0)
-        for endpoint in (self.router, *others):
-            endpoint.close(_LINGER_MS)
+        for other in (self.router, *others):
+            other.close(_LINGER_MS)
         self.context.term()
 
     def _authenticate(self) -> None:
