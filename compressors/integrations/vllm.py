@@ -6,6 +6,7 @@ vLLM finds it by its entry point `vllm.general_plugins`; see docs/how-to/serve-w
 numba is imported when the engine is initialized: vLLM's CPU worker cannot start behind it.
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -102,10 +103,11 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Finds where checkpoint tensors lie, and which number of the stream runs.
 
         Raises:
-            EngineRefused: see `map_checkpoint` and `EngineReader`.
+            EngineRefused: see `map_one_of` and `EngineReader`.
         """
         from ..patches.engine import EngineReader  # noqa: PLC0415
-        from .loaders import map_checkpoint  # noqa: PLC0415
+        from ..patches.reload import Reloader  # noqa: PLC0415
+        from .loaders import map_one_of  # noqa: PLC0415
 
         self.shutdown()
         world = get_world_group()
@@ -119,10 +121,13 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 pointer = part.memory.untyped_storage().data_ptr()
                 return part.in_order(*orders[pointer]) if pointer in orders else None
 
-            tensors = map_checkpoint(self.model.load_weights, self._checkpoint, gather, reorder)
+            load, place = self.model.load_weights, init_info.place
+            reloader = Reloader(self.model, self._load_whole)
+            tensors = map_one_of(load, self._checkpoint, place, gather, reorder, reloader)
             self.reader = EngineReader(
-                init_info.place,
+                place,
                 tensors,
+                reloader=reloader,
                 rank=world.rank_in_group,
                 gather=gather,
                 verify_every=init_info.verify_every,
@@ -159,6 +164,23 @@ class TaugradEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         loader = get_model_loader(self.vllm_config.load_config)
         weights: Iterable[tuple[str, Tensor]] = loader.get_all_weights(self.model_config, self.model)
         return weights
+
+    def _load_whole(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Loads some tensors again, with all that vLLM makes of them."""
+        from vllm.config import set_current_vllm_config  # noqa: PLC0415
+        from vllm.model_executor.model_loader.reload import layerwise  # noqa: PLC0415
+
+        disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # it names all layers of which no tensor is loaded
+        try:
+            with set_current_vllm_config(self.vllm_config), self.device:
+                layerwise.initialize_layerwise_reload(self.model)
+                self.model.load_weights(weights)
+                layerwise.finalize_layerwise_reload(self.model, self.model_config)
+        finally:
+            logging.disable(disabled)
+            for layer in self.model.modules():  # of a load that failed
+                layerwise.get_layerwise_info(layer).reset()
 
     def start_weight_update(self) -> None:
         """Does nothing: an update is one step."""

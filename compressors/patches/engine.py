@@ -16,6 +16,7 @@ from .format import Row, Summary, read_sections, read_steps
 from .kernels import Steps
 from .make import prepare
 from .parts import EngineRefused, EngineTensor, Sums, Write, merge, missing
+from .reload import Reloader
 from .snapshot import load_snapshot
 from .store import File, Store, log
 from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
@@ -94,6 +95,7 @@ class EngineReader(StreamReader):
         place: str | os.PathLike[str],
         tensors: Mapping[str, EngineTensor],
         *,
+        reloader: Reloader | None = None,
         rank: int = 0,
         gather: Gather | None = None,
         verify_every: int | None = None,
@@ -105,6 +107,7 @@ class EngineReader(StreamReader):
         Args:
             place: as for `PatchReader`.
             tensors: by name, all tensors of the checkpoint, and which parts of them this rank has.
+            reloader: loads the tensors that say so; none does by default.
             rank: of those that `gather` gathers from; rank 0 decides where to go.
             gather: returns what each rank has given it, on all of them; by default there is one rank.
             verify_every: after so many updates, `verify` is called.
@@ -117,6 +120,8 @@ class EngineReader(StreamReader):
         """
         super().__init__(place, threads=threads)
         self._tensors, self._rank, self._gather = tensors, rank, gather
+        self._reloader = reloader
+        self._reloaded = {name: t for name, t in tensors.items() if t.reloaded and not t.tied_to}
         self._verify_every, self._updates, self._files = verify_every, 0, dict[str, Any]()
         self._entries = {name: Entry(t.row, _NONE, _NONE) for name, t in tensors.items()}
         self._factors = {name: factor_of(t.row) for name, t in tensors.items()}
@@ -174,13 +179,16 @@ class EngineReader(StreamReader):
         if self.number is None or (self.number != due and (number is not None or self.number == began)):
             left_out = [name for name in self._left_out if number_of(name) > (self.number or 0)]
             reason = reason or f"no files lead there; the newest number is {newest}; left out: {left_out}"
-            served = f"number {self.number}, digest {self.digest:016x}, is served"
-            raise EngineRefused(f"{self._store.place}: number {due} is not reached: {reason}; {served}")
+            reason = f"number {due} is not reached: {reason}; {self._served()}"
+            raise EngineRefused(f"{self._store.place}: {reason}")
         if self.number != began:
             self._updates += 1
             if self._verify_every and self._updates % self._verify_every == 0:
                 self.verify()
         return self.number
+
+    def _served(self) -> str:
+        return f"number {self.number}, digest {self.digest:016x}, is served"
 
     def verify(self) -> int:
         """Compares the digest of what runs with the stream's; reads all weights once.
@@ -201,6 +209,8 @@ class EngineReader(StreamReader):
 
     def _digests(self) -> Sums:
         def mine() -> Sums:
+            if self._reloader is not None:
+                self._reloader.check()
             return merge(tensor.digests(self._threads) for tensor in self._tensors.values())
 
         return merge(on_all(self._gather, mine))
@@ -333,6 +343,10 @@ class EngineReader(StreamReader):
                 for write in staged[0].writes:
                     done.append(write)
                     write.apply()
+            columns = [column for patch in patches for column in zip(patch.rows, patch.steps, strict=True)]
+            changed = {name for row, steps in columns if steps.positions.size for name in row.names}
+            if changed & self._reloaded.keys():
+                self._reload({name: t.copy for name, t in self._reloaded.items()})
         except BaseException as problem:
             for write in reversed(done):
                 write.undo()
@@ -369,7 +383,26 @@ class EngineReader(StreamReader):
                 raise _Refused(plan[-1][1], f"{name} and {owner} are one tensor here, and two there")
         return entries, after
 
+    def _reload(self, flat: Mapping[str, Any]) -> None:
+        """Has the model's loader take what cannot be mapped, on all ranks or on none.
+
+        It is given copies: some loaders keep what they are given.
+        """
+        reloader = self._reloader
+        assert reloader is not None
+        weights = ((name, flat[name].clone().view(t.row.shape)) for name, t in self._reloaded.items())
+        try:
+            on_all(self._gather, partial(reloader.load, weights))
+        except EngineRefused as problem:
+            raise EngineRefused(f"{self._store.place}: {problem}; {self._served()}") from None
+        else:
+            reloader.keep()
+        finally:
+            reloader.undo()
+
     def _replace(self, entries: Mapping[str, Entry], after: Summary) -> None:
+        if self._reloaded:
+            self._reload({name: entries[name].local.reshape(-1) for name in self._reloaded})
         self._staged = None
         for name, tensor in self._tensors.items():
             whole = entries[name].local.reshape(-1)

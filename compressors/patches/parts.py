@@ -228,9 +228,11 @@ class EngineTensor:
     row: Row
     parts: tuple[EnginePart, ...]
     copy: Tensor | None = None
-    """[n], the checkpoint's bits, where memory does not have them: of another dtype, or unused."""
+    """[n], the checkpoint's bits, where memory does not have them: of another dtype, reloaded, or unused."""
     tied_to: str = ""
     """The name of the tensor whose memory it has."""
+    reloaded: bool = False
+    """Whether the model's own loader takes it from `copy`: it has no parts."""
 
     @property
     def dtype(self) -> torch.dtype:

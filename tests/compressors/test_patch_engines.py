@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from cases import in_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from taugrad.compressors import PatchWriter
 from taugrad.compressors.integrations.loaders import map_checkpoint
 from taugrad.compressors.patches.engine import EngineReader
 from taugrad.compressors.patches.parts import EnginePart
+from taugrad.compressors.patches.reload import Reloader
 
 Weights = dict[str, Tensor]
 ORDER = torch.randperm(8 * 6, generator=torch.Generator().manual_seed(5))
@@ -49,21 +50,35 @@ def step(weights: Weights, seed: int) -> None:
     weights["unused"] += seed
 
 
-class Engine:
+class Engine(nn.Module):
     """A rank, whose loader does what vLLM's do; `reader` follows."""
 
     def __init__(self, weights: Weights, rank: int = 0, ranks: int = 1, fault: str = "") -> None:
+        super().__init__()
         self.rank, self.ranks, self.fault = rank, ranks, fault
         self.weights, n = weights, ranks
         bf16: dict[str, Any] = {"dtype": torch.bfloat16}
-        self.embed = torch.zeros(64 // n, 8, **bf16)  # padded
-        self.qk = torch.zeros(8 // n + 4, 8, **bf16)  # every rank has k
-        self.o = torch.zeros(8 // n, 8, **bf16).t()
-        self.experts = torch.zeros(2, 8, 6, **bf16)
-        self.norm = torch.zeros(8)  # float32
+        own = fault == "own ways"
+        buffers = {
+            "embed": torch.zeros(64 // n, 8, **bf16),  # padded
+            "qk": torch.zeros(8 // n + 4, 8, **bf16),  # every rank has k
+            "o": torch.zeros(8 // n, 8, dtype=torch.int8 if own else torch.bfloat16).t(),
+            "o_scale": torch.zeros(()),
+            "experts": torch.zeros(2, 8, 6, **bf16),
+            "norm": torch.zeros(8),  # float32
+        }
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
         self.load_weights(weights.items())
-        self.experts = torch.stack([expert.reshape(-1)[ORDER].view(8, 6) for expert in self.experts])
-        self.reader: EngineReader
+        self.experts.copy_(torch.stack([expert.reshape(-1)[ORDER].view(8, 6) for expert in self.experts]))
+        self.failing, self.reader = False, cast("EngineReader", None)
+
+    def reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Makes a whole layer anew, of which some tensors may be mapped."""
+        self.qk.zero_()
+        self.load_weights(weights)
+        if self.failing:
+            raise MemoryError("none is left")
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         size, at = 8 // self.ranks, self.rank
@@ -75,18 +90,28 @@ class Engine:
             elif name == "q":
                 self.qk.narrow(0, 0, size).copy_(tensor.narrow(0, size * at, size))
             elif name == "k":
-                self.qk[size:] = tensor * 2 if self.fault == "computes" else tensor
+                self.qk[size:] = tensor * 2 if self.fault in ("computes", "own ways") else tensor
+            elif name == "o" and self.fault == "own ways":  # quantized
+                shard = tensor.narrow(1, size * at, size)
+                scale = shard.float().abs().amax() / 127
+                self.o.copy_((shard / scale).round().to(torch.int8))
+                self.o_scale.copy_(scale)
             elif name == "o":
                 shard = 0 if self.fault == "doubled slice" else at
                 self.o.copy_(tensor.narrow(1, size * shard, size))
             elif name in ("e0", "e1"):
                 self.experts[int(name[1])].copy_(tensor)
+            elif name == "norm" and self.fault == "temporary":
+                temporary = torch.zeros(8, dtype=torch.bfloat16)
+                temporary.copy_(tensor)
+                self.norm.copy_(temporary)
             elif name == "norm":
                 self.norm.copy_(tensor)
+                if self.fault == "own ways":
+                    self.norm.copy_(-torch.exp(self.norm))
 
     def memory(self) -> list[Tensor]:
-        tensors = self.embed, self.qk, self.o, self.experts, self.norm
-        return [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+        return [tensor.contiguous().view(-1).view(torch.uint8) for tensor in self.buffers()]
 
     def reorder(self, part: EnginePart) -> EnginePart | None:
         shares = part.memory.untyped_storage().data_ptr() == self.experts.untyped_storage().data_ptr()
@@ -117,11 +142,12 @@ class Group:
                 return results
 
             weights = engine.weights
+            reloader = Reloader(engine, engine.reload) if engine.fault == "own ways" else None
             tensors = map_checkpoint(
-                engine.load_weights, lambda: iter(weights.items()), gather, engine.reorder
+                engine.load_weights, lambda: iter(weights.items()), gather, engine.reorder, reloader
             )
             engine.reader = EngineReader(
-                place, tensors, rank=engine.rank, gather=gather, threads=1, **options
+                place, tensors, reloader=reloader, rank=engine.rank, gather=gather, threads=1, **options
             )
 
         self.run(work)
@@ -135,8 +161,9 @@ class Group:
     def has(self, weights: Weights) -> bool:
         """Whether each rank's memory is that of one which has just loaded these weights."""
         return all(
-            all(map(torch.equal, engine.memory(), Engine(weights, engine.rank, engine.ranks).memory()))
+            all(map(torch.equal, engine.memory(), Engine(weights, engine.rank, engine.ranks, way).memory()))
             for engine in self.engines
+            for way in [engine.fault if engine.fault == "own ways" else ""]
         )
 
 
@@ -234,7 +261,7 @@ def test_an_update_that_fails_changes_nothing(ranks: int, fault: str, tmp_path: 
     path.write_bytes(good)
     os.utime(path, (1, 1))  # another file than the one that was left out
     for follower in (group, ahead):
-        assert follower.update() == 3
+        assert follower.update(3) == 3  # a thread may not have looked since
         assert follower.has(states[3])
     for engine in ahead.engines:
         engine.reader.close()
@@ -292,16 +319,68 @@ def test_a_copy_of_the_stream_that_goes_on_otherwise_is_followed(ranks: int, tmp
 
 def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
     weights = published(tmp_path, 1)[0]
+    weights["norm"].zero_()  # as a temporary tensor may be
     for ranks, fault, reason in (
-        (1, "computes", "the model's loader computes what it copies"),
+        (1, "temporary", r"1 tensors \(norm\) have other bits in the engine, or its loader computes them"),
+        (1, "computes", r"1 tensors \(k\) have other bits in the engine, or its loader computes them"),
         (2, "doubled slice", "1 tensors are not in the engine, or not whole: o"),
     ):
         with pytest.raises(RuntimeError, match=reason):
             Group(weights, ranks, fault).follow(tmp_path)
     group = Group(weights)
     group.engines[0].qk.mul_(2)  # as a kernel may have done
-    with pytest.raises(RuntimeError, match="2 tensors have other bits in the engine: q, k; kernels"):
+    with pytest.raises(RuntimeError, match=r"2 tensors \(k, q\) have other bits in the engine"):
         group.follow(tmp_path)
+
+
+@in_turn("ranks", [1, 2])
+def test_what_cannot_be_mapped_is_reloaded_whole(ranks: int, tmp_path: Path) -> None:
+    """Quantized, computed, and changed after loading, in layers of which other tensors are mapped."""
+    states = published(tmp_path / f"weights{ranks}", 9, full_every=4)
+    group = Group(states[0], ranks, "own ways")
+    before = [engine.memory() for engine in group.engines]
+    group.follow(tmp_path / f"weights{ranks}")
+    assert all(all(map(torch.equal, old, e.memory())) for old, e in zip(before, group.engines, strict=True))
+    copies = {name for name, t in group.engines[0].reader._tensors.items() if t.copy is not None}
+    assert copies == {"o", "k", "q", "norm", "unused"}  # q is in a layer with k
+    for number in (1, 3, 8, 5):  # by patches, and by snapshots
+        assert group.update(number) == number
+        assert group.has(states[number])
+    for at, number in ((-1, 6), (0, 8)):  # one of the ranks fails, behind a patch and behind a snapshot
+        group.engines[at].failing = True
+        with pytest.raises(RuntimeError, match=r"none is left; number 5, digest \w+, is served"):
+            group.update(number)
+        assert group.has(states[5])
+        group.verify()
+        group.engines[at].failing = False
+    for name in ("o", "o_scale", "norm"):
+        getattr(group.engines[-1], name).add_(1)
+        with pytest.raises(RuntimeError, match=f"{name}: memory is not what the model's loader has left"):
+            group.verify()
+        assert group.update() == 8
+        assert group.has(states[8])
+        group.verify()
+
+
+@in_turn("fault", ["changes more", "ignores"])
+def test_a_loader_that_does_not_load_again_is_refused(fault: str, tmp_path: Path) -> None:
+    group = Group(published(tmp_path / fault, 1)[0], 1, "own ways")
+    (engine,) = group.engines
+    before = engine.memory()
+    load = engine.load_weights
+
+    def faulty(weights: Iterable[tuple[str, Tensor]]) -> None:
+        if fault == "ignores":
+            load((name, tensor) for name, tensor in weights if name != "norm")
+        else:
+            engine.experts[0, 0, 0] += 1
+            load(weights)
+
+    engine.reload = faulty  # type: ignore[method-assign]
+    reason = "change nothing when" if fault == "ignores" else "other bits in the engine than its loader"
+    with pytest.raises(RuntimeError, match=reason):
+        group.follow(tmp_path / fault)
+    assert all(map(torch.equal, before, engine.memory()))
 
 
 @settings(max_examples=100)
