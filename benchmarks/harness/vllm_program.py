@@ -1,5 +1,6 @@
 """An engine of vLLM that does what lines of JSON on stdin say: run by vllm_process.py."""
 
+import functools
 import json
 import os
 import resource
@@ -48,6 +49,19 @@ def halve(worker: Any) -> None:
         return load(model, ((n, t[: len(t) // 2] if n == "model.norm.weight" else t) for n, t in weights))
 
     model.load_weights = faulty
+
+
+def fail_reload(worker: Any, failing: bool) -> None:
+    """Has a reload fail once it has put everything in memory."""
+    reloader = worker.weight_transfer_engine.reader._reloader
+    load = getattr(reloader._load, "__wrapped__", reloader._load)
+
+    @functools.wraps(load)
+    def failing_load(weights: Any) -> None:
+        load(weights)
+        raise MemoryError("none is left")
+
+    reloader._load = failing_load if failing else load
 
 
 def timed(worker: Any, number: int) -> float:
@@ -102,6 +116,7 @@ def main(model: str, options: str, answers: str) -> None:
         "status": lambda: llm.collective_rpc(status),
         "spoil": lambda: llm.collective_rpc(spoil),
         "verify": lambda: llm.collective_rpc(verify),
+        "fail_reload": lambda failing: llm.collective_rpc(fail_reload, args=(failing,)),
         "halve": lambda: llm.collective_rpc(halve),
         "timed": lambda number: llm.collective_rpc(timed, args=(number,))[0],
         "theirs": lambda path: llm.collective_rpc(theirs, args=(path,))[0],

@@ -158,6 +158,25 @@ def test_what_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -
         assert again.state() == now
 
 
+def test_a_reload_that_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -> None:
+    trainer = Trainer("Llama", tmp_path / "weights")
+    with closing(Engine(python, tmp_path, trainer.place, **FP8)) as engine:
+        engine.ask("init", place=str(trainer.place))
+        assert trainer.publish() == 1
+        engine.ask("update")
+        served = engine.state()
+        trainer.publish()
+        engine.ask("fail_reload", failing=True)
+        with pytest.raises(RuntimeError, match=r"none is left; number 1, digest \w+, is served"):
+            engine.ask("update", number=2)
+        assert engine.state() == served
+        engine.ask("fail_reload", failing=False)
+        engine.ask("update", number=2)
+        assert engine.ask("say") != served[0]
+        engine.ask("update", number=1)
+        assert engine.state() == served
+
+
 @contextmanager
 def http_server(python: str, work: Path, model: Path) -> Iterator[str]:
     """A server of vLLM's own; yields its address before it answers."""
