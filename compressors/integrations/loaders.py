@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -129,7 +130,7 @@ def map_one_of(
     reorder: Callable[[EnginePart], EnginePart | None],
     reloader: Reloader,
 ) -> dict[str, EngineTensor]:
-    """Calls `map_checkpoint` with the engine's checkpoint, or with the snapshot of a stream that it was.
+    """Calls `map_checkpoint` with the engine's checkpoint, or one of a stream's three newest snapshots.
 
     Since the engine was loaded, the checkpoint in a stream's folder may have become a newer one.
 
@@ -141,17 +142,25 @@ def map_one_of(
     def listed() -> list[str]:
         sets = complete(iter(store.files()))
         whole = [names[0] for (kind, _), names in sets.items() if kind == "safetensors" and len(names) == 1]
-        return sorted(whole, reverse=True)
+        return sorted(whole, reverse=True)[:3]
 
     def snapshot(name: str) -> Iterable[tuple[str, Tensor]]:
         return load_tensors(store.read(name)).items()
 
-    checkpoints = [checkpoint, *(partial(snapshot, name) for name in on_all(gather, listed)[0])]
-    for own_way, source in [(way, source) for way in (None, reloader) for source in checkpoints]:
+    checkpoints: list[Checkpoint] = [
+        checkpoint,
+        *(partial(snapshot, name) for name in on_all(gather, listed)[0]),
+    ]
+    for own_way, source in product((None, reloader), checkpoints):
         try:
-            return map_checkpoint(load, source, gather, reorder, own_way)
+            tensors = map_checkpoint(load, source, gather, reorder, own_way)
         except EngineRefused as problem:
             problems.append(problem)
+            continue
+        mapped = {storage_id(part.memory) for tensor in tensors.values() for part in tensor.parts}
+        if others := set(reloader.others(mapped)):
+            log.warning("%s of the engine are not in the checkpoint, and stay as they are", _few(others))
+        return tensors
     raise problems[len(checkpoints)]
 
 

@@ -24,7 +24,7 @@ class _Changes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._of_tensors = [(tensor.__dict__, dict(tensor.__dict__)) for tensor in tensors]
         self._of_modules = [(part, dict(part)) for module in model.modules() for part in _attributes(module)]
         self.bits = dict[int, tuple[Tensor, Tensor]]()
-        """By storage: its bytes, and a copy of what they were."""
+        """By storage: its bytes, and a copy of what they were, in the host's memory."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Handles an operation; see `TorchDispatchMode`."""
@@ -40,7 +40,7 @@ class _Changes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _keep(self, tensor: Tensor) -> None:
         if (key := storage_id(tensor)) in self._known and key not in self.bits:
             memory = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-            self.bits[key] = memory, memory.clone()
+            self.bits[key] = memory, memory.to("cpu", copy=True)
 
     def restore_tensors_attributes(self) -> None:
         for now, before in self._of_tensors:
@@ -105,7 +105,7 @@ class Reloader:
     def differing(self) -> list[int]:
         """The storages that the last `load` has left with other bits."""
         bits = self._changes.bits if self._changes is not None else {}
-        return [key for key, (memory, before) in bits.items() if not memory.equal(before)]
+        return [key for key, (memory, before) in bits.items() if not memory.cpu().equal(before)]
 
     def unheard(self, weights: Mapping[str, Tensor]) -> set[str]:
         """Names of tensors, of which others with the same name but for digits change nothing in memory."""
@@ -117,6 +117,11 @@ class Reloader:
                 silent.update(name for name in weights if kinds[name] == kind)
             self.undo()
         return silent
+
+    def others(self, known: set[int]) -> list[str]:
+        """Names of parameters that have none of some storages, and that the loader has not written."""
+        known = known | self._written.keys()
+        return [name for name, tensor in self._model.named_parameters() if storage_id(tensor) not in known]
 
     def _named(self, storages: Iterable[int]) -> str:
         tensors = [*self._model.named_parameters(), *self._model.named_buffers()]
