@@ -60,8 +60,9 @@ papers: $(READY)
 	$(BIN)/python -m benchmarks.papers $(PAPERS)
 
 # Kills, stops and fills everything that takes part in runs, and compares them with undisturbed ones: hours, as
-# root. Goes on where it was stopped. WRITE=1 as above.
+# root. Goes on where it was stopped. WRITE=1 as above. Before that, ten minutes of members that come and go.
 soak: $(READY)
+	TAUGRAD_SOAK_S=600 $(BIN)/python -m pytest -q --all tests/compressors/test_member_processes.py -k soak
 	$(BIN)/python -m benchmarks.platform.soak $(if $(WRITE),--write)
 
 # A million damaged messages of every format; each must be refused or be a message.

@@ -1,30 +1,47 @@
-"""Members and their coordinator as processes: kills, strangers, files that cannot be used."""
+"""Members and their coordinator as processes: kills, strangers, clocks that jump, unusable files."""
 
 import json
+import os
 import re
 import secrets
 import signal
-import sqlite3
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 
 import pytest
 import zmq
+from needs import missing
 
 from taugrad.compressors import MemberRefused, coordinator
 from taugrad.compressors.exchange.keys import key_pair
 from taugrad.compressors.exchange.members import session as session_module
 from taugrad.compressors.exchange.members import sockets
-from taugrad.compressors.exchange.members.decisions import Table
 from taugrad.compressors.exchange.members.messages import Hello, Rules, to_bytes
 from taugrad.compressors.exchange.members.server import CoordinatorFailed, CoordinatorServer, TableFile
 from taugrad.compressors.exchange.members.session import Session
 
 KEY = b"0123456789abcdef0123456789abcdef"
 MEMBER = Path(__file__).with_name("member_process.py")
+SOAK_S = float(os.environ.get("TAUGRAD_SOAK_S", "60"))
+"""How long everything is disturbed; `make soak` asks for ten minutes."""
+DISK_BYTES = 1 << 20
+JUMPING_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(id, at);
+    if (id == CLOCK_REALTIME) at->tv_sec += at->tv_sec % 2 ? 86400 : -86400;
+    return status;
+}
+"""
+"""The time of day is a day late in one second, and a day early in the next."""
 
 
 class Run:
@@ -33,12 +50,15 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes = folder, dict[str, subprocess.Popen[str]]()
         (folder / "key").write_bytes(KEY)
-        self.at = "127.0.0.1:0"
+        self.at, self.variables = "127.0.0.1:0", dict[str, str]()
+        self.disk = folder / "disk"
+        """Where the coordinator's table is."""
+        self.disk.mkdir()
 
     def start_coordinator(self) -> None:
         process = self._start(
             "coordinator", "-m", "taugrad.compressors.coordinator", "--listen", self.at,
-            "--key-file", str(self.folder / "key"), "--state", str(self.folder / "state.db"),
+            "--key-file", str(self.folder / "key"), "--state", str(self.disk / "state.db"),
         )  # fmt: skip
         self.at = process.stdout.readline().split()[-1]
 
@@ -47,19 +67,28 @@ class Run:
         self._start(name, str(MEMBER), self.at, *files)
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, *arguments]
-        self.processes[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        with (self.folder / f"{name}.err").open("ab") as errors:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True,
+                env={**os.environ, **self.variables},
+            )  # fmt: skip
         return self.processes[name]
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         self.processes[name].send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            assert self.processes.pop(name).wait(60) in (0, -signal.SIGKILL)
+            assert self.processes.pop(name).wait(60) in (0, -number)  # it may get a notice while it starts
 
     def rounds(self, name: str) -> dict[tuple[int, int], str]:
         """By round and ballot, the bits of a member's agreed state, of all rounds that it has applied."""
         lines = [line.split() for line in (self.folder / f"{name}.log").read_text().splitlines()]
         return {(int(line[0]), int(line[1])): " ".join(line[2:]) for line in lines if len(line) == 3}
+
+    def endpoints(self) -> list[str]:
+        """Where members listen, as far as the coordinator knows and answers."""
+        with suppress(CoordinatorFailed):
+            return [peer.endpoint for peer in coordinator.ask_status(self.at, KEY, wait_s=10).peers]
+        return []
 
     def membership(self, name: str) -> dict[str, float]:
         """What became of a member that has left."""
@@ -76,11 +105,34 @@ class Run:
             assert all(process.poll() is None for process in self.processes.values())
             sleep(0.1)
 
+    def limit_disk(self) -> bool:
+        """Lets the table's folder have DISK_BYTES; returns whether that is allowed here."""
+        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "members", str(self.disk)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def fill_disk(self) -> None:
+        with suppress(OSError), (self.disk / "filling").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 12))
+
+    def wait_for_error(self, name: str, text: str, before: int = 0) -> None:
+        """Waits until a process has said something more often than before."""
+        deadline = monotonic() + 60
+        while self.errors(name).count(text) <= before:
+            assert monotonic() < deadline
+            sleep(0.1)
+
+    def errors(self, name: str) -> str:
+        """What a process has said on standard error."""
+        return (self.folder / f"{name}.err").read_text()
+
     def close(self) -> None:
         for process in self.processes.values():
             process.kill()
             process.wait()
             process.stdout.close()
+        if self.disk.is_mount():
+            subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
 
 
 @pytest.fixture
@@ -145,41 +197,88 @@ def test_a_member_that_is_stopped_comes_back(run):
 
 
 @pytest.mark.long
-def test_members_are_killed_stopped_and_told_to_leave_for_a_minute(run):
-    random = Random(1)
+def test_a_soak_of_members(run):
+    random, disk_is_small = Random(os.environ.get("TAUGRAD_SOAK_SEED", "1")), run.limit_disk()
     run.start_coordinator()
     for name in "abc":
         run.start(name)
     run.wait_for_round(3, *"abc")
-    end = monotonic() + 60
+    kinds = [*["kill", "suspend", "notice"] * 2, "coordinator", "stranger", *["disk"] * disk_is_small]
+    end = monotonic() + SOAK_S
     while monotonic() < end:
-        name, what = (
-            random.choice("abc"),
-            random.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, None]),
-        )
+        kind, name = random.choice(kinds), random.choice("abc")
+        before, pause = run.last(name), random.uniform(0, 5)
+        match kind:
+            case "kill" | "notice":
+                run.kill(name, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+                sleep(pause)
+                run.start(name)
+            case "suspend":
+                run.kill(name, signal.SIGSTOP)
+                sleep(pause)
+                run.kill(name, signal.SIGCONT)
+            case "coordinator":
+                run.kill("coordinator")
+                sleep(pause)
+                run.start_coordinator()
+            case "disk":
+                run.fill_disk()
+                sleep(pause)
+                (run.disk / "filling").unlink()
+            case "stranger":
+                for address in (run.at, *run.endpoints()):
+                    with suppress(OSError), socket.create_connection(address.split(":"), 1) as stranger:
+                        stranger.sendall(random.randbytes(200))
         sleep(random.uniform(0, 5))
-        if what is None:
-            run.kill("coordinator")
-            run.start_coordinator()
-            continue
-        run.kill(name, what)
-        sleep(random.uniform(0, 5))
-        if what == signal.SIGSTOP:
-            run.kill(name, signal.SIGCONT)
-        else:
-            run.start(name)
+        if random.random() < 0.3:  # from time to time all are well
+            run.wait_for_round(before + 3, *"abc")
+            agree(run, *"abc")
     run.wait_for_round(max(map(run.last, "abc")) + 3, *"abc")
     first, second, third = agree(run, *"abc")
     assert len(first & second & third) >= 3
 
 
-class _FullDisk(TableFile):
-    is_full = False
+@pytest.mark.long
+def test_on_a_full_disk_no_round_is_decided_until_it_has_room(run):
+    if not run.limit_disk():
+        missing("needs root, to mount a small disk")
+    run.start_coordinator()
+    for name in "ab":
+        run.start(name)
+    run.wait_for_round(3, *"ab")
+    run.fill_disk()
+    run.wait_for_error("coordinator", "until it can, no round is decided")
+    before = run.last("a")
+    run.start("c")
+    sleep(3)
+    assert max(map(run.last, "ab")) <= before + 1  # decided before
+    (run.disk / "filling").unlink()
+    run.wait_for_round(before + 4, *"abc")
+    assert "the state file can be written again" in run.errors("coordinator")
+    agree(run, *"abc")
+    peers = coordinator.ask_status(run.at, KEY, wait_s=120).peers
+    assert sorted(peer.incarnation for peer in peers) == [1, 2, 3]
 
-    def write(self, table: Table) -> None:
-        if self.is_full:
-            raise sqlite3.OperationalError("database or disk is full")
-        super().write(table)
+
+@pytest.mark.long
+def test_a_clock_that_jumps_disturbs_nobody(run):
+    source, library = run.folder / "clock.c", run.folder / "clock.so"
+    source.write_text(JUMPING_CLOCK)
+    try:
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    except FileNotFoundError:
+        missing("cc not found")
+    run.variables = {"LD_PRELOAD": str(library)}
+    clock = [sys.executable, "-c", "import time; print(time.time())"]
+    jumped = subprocess.check_output(clock, env={**os.environ, **run.variables})
+    assert abs(float(jumped) - time()) > 80_000
+    run.start_coordinator()
+    for name in "ab":
+        run.start(name)
+    run.wait_for_round(30, *"ab")
+    peers = coordinator.ask_status(run.at, KEY, wait_s=120).peers
+    assert sorted(peer.incarnation for peer in peers) == [1, 2]
+    agree(run, *"ab")
 
 
 @pytest.fixture
@@ -202,25 +301,6 @@ def session(server: CoordinatorServer, key: bytes = KEY, rules: Rules | None = N
     return Session(server.address, key, hello, host="127.0.0.1", most_bytes=1 << 20, wait_s=60)
 
 
-def test_on_a_full_disk_nobody_is_let_in_until_it_has_room(serve, tmp_path, caplog):
-    file = _FullDisk(tmp_path / "full.db")
-    server = serve(file=file)
-    file.is_full = True
-    member = session(server)
-    try:
-        deadline = monotonic() + 60
-        while "no round is decided" not in caplog.text:
-            assert monotonic() < deadline
-            member.wait(0.1)
-        assert member.member.incarnation == 0
-        file.is_full = False
-        while member.member.incarnation == 0:
-            assert monotonic() < deadline
-            member.wait(0.1)
-    finally:
-        member.close()
-
-
 def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
     server = serve()
     (tmp_path / "other").write_bytes(b"another key, of 32 bytes or more")
@@ -228,14 +308,17 @@ def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
     assert "does not run, or has another key" in capsys.readouterr().err
     member = session(server)
     try:
-        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
-            stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
-            stranger.curve_serverkey = key_pair(KEY, sockets.MEMBER)[0]
-            stranger.linger = 0
-            stranger.connect(f"tcp://{member.member._hello.endpoint}")
-            stranger.send(b"hello")
-            while "does not have this run's key" not in caplog.text:
-                sleep(0.1)
+        listeners = {sockets.COORDINATOR: server.address, sockets.MEMBER: member.member._hello.endpoint}
+        for who, address in listeners.items():
+            caplog.clear()
+            with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+                stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+                stranger.curve_serverkey = key_pair(KEY, who)[0]
+                stranger.linger = 0
+                stranger.connect(f"tcp://{address}")
+                stranger.send(b"hello")
+                while "does not have this run's key" not in caplog.text:
+                    sleep(0.1)
         assert member.member.view is None or len(member.member.view.peers) == 1
     finally:
         member.close()
