@@ -163,6 +163,18 @@ def test_a_slow_member_holds_up_nobody_and_takes_messages_only():
     assert learned[1] > 0.9 * learned[0]
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_a_new_member_asks_for_nothing_twice(seed):
+    world = World(seed)
+    for _ in range(2):
+        world.start(0.2)
+    world.run(10)
+    new = world.start(0.2)
+    new.member._retry_s = 1000.0
+    assert world.run(2, lambda: new.is_active)
+    world.settle()
+
+
 def test_below_the_least_number_of_members_all_wait_and_say_so():
     world = World(1, RULES.model_copy(update={"min_members": 2}))
     first = world.start(1.0)
@@ -204,7 +216,8 @@ def test_where_all_that_hold_an_offer_are_gone_its_round_is_decided_again():
     for other in (one, two):
         world.cuts.add(frozenset((other.name, third.name)))  # it gets no offer, and cannot ask for one
     last = world.coordinator.table.last
-    assert world.run(30, lambda: world.coordinator.table.last > last)
+    assert world.run(60, lambda: world.coordinator.table.last > last + 1)  # what was on its way has arrived
+    last = third.member.applied.round
     world.kill(one)
     world.kill(two)
     world.run(30)

@@ -20,6 +20,8 @@ COORDINATOR = 0
 """In place of an incarnation, the receiver of messages to the coordinator."""
 _WINDOW = 4
 """Chunks of a state that are under way at once."""
+_EARLY = 64
+"""Messages that are kept until a view has their sender."""
 _ATTEMPTS = 4
 """After so many for one chunk, another member is asked for the whole state."""
 
@@ -118,6 +120,11 @@ class _Fetch:
     count: int = 1
     chunks: dict[int, Payload] = field(default_factory=dict)
 
+    def is_lost(self, peers: Mapping[int, Peer]) -> bool:
+        """Whether no member is known to have the state."""
+        number = -1 if self.state is None else self.state.round
+        return self.donor not in peers and all(peer.applied < number for peer in peers.values())
+
 
 class Member:
     """One process's side of the rounds.
@@ -167,12 +174,16 @@ class Member:
         self._fetch: _Fetch | None = None
         self._snapshot: tuple[StateId, Payload] | None = None
         """The agreed state for others, with the digest of its bytes."""
+        self._early: deque[tuple[int, Want]] = deque(maxlen=_EARLY)
+        """What members that no view has yet ask for; and former ones, for a while."""
         self._asked: dict[int, Want] = {}
         """By incarnation, what waits for a newer snapshot."""
         self._join: Join | None = None
         self._counts = False
         """Whether its residual counted when it joined last."""
         self._trains = self._leaving = self._finished = False
+        self._entered = 0
+        """The last round that was decided when it became a member."""
         self._reported: Report | None = None
         self._reports = 0
         self._next_pulse = self._answered_at = self._in_at = now
@@ -192,11 +203,16 @@ class Member:
         match message:
             case View() if sender == COORDINATOR:
                 self._follow(message, now)
+                early, self._early = self._early, deque(maxlen=_EARLY)
+                for who, want in early:
+                    sends += self.receive(who, want, now)
             case Rejection() if sender == COORDINATOR and message.incarnation == self.incarnation:
                 self._refused, self._is_final, self.incarnation = message.reason, message.final, 0
                 self._next_pulse = max(now, self._next_pulse) if message.incarnation == 0 else now
             case Want() if sender in self._peers:
                 sends = self._serve(sender, message)
+            case Want():
+                self._early.append((sender, message))
             case Chunk() if sender in self._peers:
                 self._take(message)
             case _:
@@ -417,8 +433,7 @@ class Member:
         self._shared = {(key, to) for key, to in self._shared if key in self._items and to in self._peers}
         if self._snapshot is not None and self._snapshot[0].round + 1 < view.floor:
             self._snapshot = None
-        fetched = None if self._fetch is None else self._fetch.state
-        if fetched is not None and not any(peer.applied >= fetched.round for peer in self._others):
+        if self._fetch is not None and self._fetch.is_lost(self._peers):
             self._fetch = None  # it may be decided again
 
     def _may_need(self, view: View, key: Key) -> bool:
@@ -449,7 +464,7 @@ class Member:
         if not self._counts:
             self.shards = set()
         self._fetch, self._reported, self._asked, self._leases = None, None, {}, 0
-        self._trains = self._leaving = False
+        self._entered, self._trains, self._leaving = view.last, False, False
         slot = self._peers[self.incarnation].slot
         self._join = Join(slot, self.incarnation, self._counts, min(void, default=None))
 
@@ -476,19 +491,25 @@ class Member:
             for key in {key for peer in self._others for key in peer.held if key[1]}
             if key not in self._items and self._may_need(view, key)
         }
-        undue = now + self._retry_s  # it may be on its way
         if not self._needs_state(view, {key for key, _ in holders}):
             self._fetch = None
         else:
             fetch = self._fetch = self._fetch or _Fetch()
             number = max(self._round + 1, view.floor - 1) if fetch.state is None else fetch.state.round
-            if donors := [peer.incarnation for peer in self._others if peer.applied >= number]:
-                donors = [fetch.donor] if fetch.donor in donors else donors
+            donors = [peer.incarnation for peer in self._others if peer.applied >= number]
+            if fetch.donor in self._peers:
+                donors = [fetch.donor]
+            if donors:
                 missing = [index for index in range(fetch.count) if index not in fetch.chunks][:_WINDOW]
                 holders |= {((0, number), index): donors for index in missing}
+        undue = now + self._retry_s  # it may be on its way
         self._retries = {
             item: self._retries.get(item) or _Retry(undue if item[0][0] else now) for item in holders
         }
+        early = (made for made in view.decisions if made.round <= self._entered + 1)
+        for item in ((key, 0) for made in early for key in made.offers.values()):
+            if item in self._retries and not self._retries[item].attempts:
+                self._retries[item].due = now  # its sender may not have known of this member
         sends: Sends = []
         for (key, index), retry in self._retries.items():
             among = holders[key, index]
