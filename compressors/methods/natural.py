@@ -16,7 +16,7 @@ _LOWEST, _HIGHEST = -9, 8
 
 
 class Natural(Stochastic):
-    """Natural compression (Horvath et al. 2019, arXiv:1905.10988, section 2): elements become powers of 2.
+    """Natural compression (Horvath et al. 2019, arXiv:1905.10988): elements become powers of 2.
 
     It is one of both next to it, at random, so that the mean is right: 2.5 becomes 4 with probability 1/4.
     The paper sends a sign and 8 bits of exponent. Here they are 8-bit floats (form `fp8`): 18 powers from a

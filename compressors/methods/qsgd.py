@@ -40,11 +40,11 @@ class _Levels(Stochastic):
 
 
 class QSGD(_Levels):
-    """QSGD (Alistarh et al. 2017, arXiv:1610.02132, section 3.1): Q(v) = ||v|| sign(v) xi(v, s).
+    """QSGD (Alistarh et al. 2017, arXiv:1610.02132): Q(v) = ||v|| sign(v) xi(v, s).
 
     |v| / ||v|| is between two of the levels 0, 1/s, ..., 1, and becomes either at random, so that the mean is
-    right. Section 4 has blocks (buckets), and the largest magnitude in place of the norm, which has a smaller
-    variance. Levels are packed, or Huffman coded where the paper has Elias' codes.
+    right. Its experiments have blocks (buckets), and the largest magnitude in place of the norm, which has a
+    smaller variance. Levels are packed, or Huffman coded where the paper has Elias' codes.
     """
 
     first_field = "bits"
@@ -55,7 +55,7 @@ class QSGD(_Levels):
     block: Annotated[int, Field(ge=0, le=2**16)] = 512
     """Number of elements that share a scale; 0: the whole layer is one block."""
     norm: Literal["max", "l2"] = "max"
-    """The scale: the largest magnitude of a block (section 4), or its Euclidean norm (section 3.1)."""
+    """The scale: the largest magnitude of a block, or its Euclidean norm."""
 
     @property
     def value_bits(self) -> float:
@@ -68,7 +68,7 @@ class QSGD(_Levels):
 
 
 class TernGrad(_Levels):
-    """TernGrad (Wen et al. 2017, arXiv:1705.07878, section 3): each element becomes -s, 0 or s at random.
+    """TernGrad (Wen et al. 2017, arXiv:1705.07878): each element becomes -s, 0 or s at random.
 
     s is the layer's largest magnitude after clipping. Workers do not share it.
     """

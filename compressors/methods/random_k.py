@@ -22,7 +22,7 @@ _Positions = Literal["auto", "packed32", "bitmap", "golomb_rice", "drawn"]
 
 
 class RandomK(WholeValues):
-    """Random-k with memory (Stich et al. 2018, arXiv:1809.07599; arXiv:1901.09847, section 6).
+    """Random-k with memory (Stich et al. 2018, arXiv:1809.07599; arXiv:1901.09847).
 
     One element is drawn from each of k equal strata of a parameter. The choice follows from the seed, the
     iteration and the parameter's name, so all workers make the same one: a message has no positions, but a

@@ -30,7 +30,7 @@ def blocks_of(values: Floats, block: int) -> list[Floats]:
 
 
 @in_turn("block", [0, 40, 1000])
-def test_sign_is_algorithm_1(block: int) -> None:
+def test_sign_is_with_error_feedback(block: int) -> None:
     """p = g + e; the update is (||p||_1 / d) sign(p); e = p - update."""
     worker, errors = Worker(f"sign(block={block})"), [np.zeros(n, F32) for n in SIZES]
     for seed in range(5):
@@ -46,6 +46,19 @@ def test_sign_is_algorithm_1(block: int) -> None:
             assert np.array_equal(worker.residual(i), errors[i])
 
 
+def test_the_owner_of_a_shard_sends_what_the_majority_has_voted_for() -> None:
+    """SignSGD with majority vote (arXiv:1810.05291): sign of the sum of signs, the same from all blocks."""
+    line = "sign(scale='one', decay=0)"
+    workers, owner = [Worker(line) for _ in range(5)], Worker(line)
+    gradients = [random_gradients(seed) for seed in range(5)]
+    steps = [worker.step(one) for worker, one in zip(workers, gradients, strict=True)]
+    sums = [sum(step.decoded[i] for step in steps) for i in range(len(SIZES))]
+    for i, voted in enumerate(owner.step(sums).decoded):
+        assert np.array_equal(voted, np.sign(sum(np.sign(one[i]) for one in gradients)))
+    (zeros,) = Worker(line, (8,)).step([np.zeros(8, F32)]).decoded
+    assert not zeros.any()
+
+
 # Methods that round at random.
 
 
@@ -55,7 +68,7 @@ def uniform(seed: int, iteration: int, stream: int, name: str, position: int) ->
 
 
 def levels(scale: float, s: int, x: F32, u: float) -> F32:
-    """QSGD, section 3.1, and TernGrad: one of the multiples of scale / s next to x, at random."""
+    """QSGD and TernGrad: one of the multiples of scale / s next to x, at random."""
     width = oracles.rounded_up(scale / s, s.bit_length() + 1)
     return F32(min(max(math.floor(x / width + F32(u)), -s), s)) * width
 
@@ -75,7 +88,7 @@ def terngrad(values: Floats, u: list[float], sigmas: float) -> list[F32]:
 
 
 def natural(values: Floats, u: list[float]) -> list[F32]:
-    """Section 2: 2^floor(log2 |x|) or twice that; with 18 powers from the block's largest one downwards."""
+    """2^floor(log2 |x|) or twice that; with 18 powers from the block's largest one downwards."""
     least = 2.0 ** (math.frexp(float(np.abs(values).max()))[1] - 17)
     result = []
     for x, r in zip(values.tolist(), u, strict=True):

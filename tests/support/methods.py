@@ -54,6 +54,7 @@ METHODS: dict[str, int | None] = {
     "natural(50, decay=1)": 8,
     "sign": 1,
     "sign(64, exempt=exempt(smaller_than=20))": 1,
+    "sign(scale='one')": 1,
     # Through all-reduces.
     "none": 32,
     "powersgd(rank=1, start=2)": 32,
