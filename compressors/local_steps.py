@@ -32,6 +32,7 @@ from .exchange.lockstep import run
 from .exchange.members.resuming import fitting
 from .exchange.members.rounds import MemberRounds, Members, Membership
 from .exchange.mesh import connected, most_bytes_of
+from .exchange.moments import MomentMeans
 from .exchange.resizing import model_of, ranks_together, require_same_worker
 from .exchange.side_channel import buffer_fields
 from .exchange.sites import Sites
@@ -79,6 +80,7 @@ class LocalSteps:
         delay_steps: int = 0,
         blend: float | None = None,
         offload: bool = False,
+        moments_every: Mapping[str, int] | None = None,
         group: dist.ProcessGroup | None = None,
         pattern: PatternName = "allgather",
         downlink: Method | Mapping[str, Any] | str | None = None,
@@ -111,6 +113,9 @@ class LocalSteps:
             delay_steps: steps for which workers train on while a fragment is on its way.
             blend: with a delay, the part of its weights that a worker keeps; by default, all its steps since.
             offload: whether agreed weights, residuals and outer momentum lie in the host's memory.
+            moments_every: by field of the optimizer's state, steps from one averaging over workers to the
+                next: `{"exp_avg": 90, "exp_avg_sq": 180}` with `every=30` (DES-LOC, arXiv 2505.22549). By
+                default, moments stay the worker's.
             group: the workers' process group; by default all.
             pattern: who sends to whom.
             downlink: for sharded and parameter_server, the method of sums on their way back; by default the
@@ -158,6 +163,7 @@ class LocalSteps:
         weights = self._weights
         parts = _parts(fragments, names, [weight.numel() for weight in weights])
         _require_interval(every, every_examples)
+        _require_moments(moments_every or {}, every, members)
         for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
             raise ValueError(problem)
         if members is not None:
@@ -179,6 +185,7 @@ class LocalSteps:
             "every": str(every_examples if every is None else every),
             "fragments": str(parts),
             "buffers": str(buffers),
+            "moments_every": str(dict(moments_every or {})),
             **described(dict(zip(names, weights, strict=True))),
             **{f"frozen {name!r}": description(tensor) for name, tensor in self._others.items()},
             **buffer_fields(began),
@@ -205,6 +212,7 @@ class LocalSteps:
         interval, state = float(every or every_examples or 0), Agreed.begin(agreed, began, self._fields)
         held, buffered = list(self._parameters.values()), model if buffers else None
         self._rounds: LocalRounds | MemberRounds
+        self._moments: MomentMeans | None = None
         if members is not None:
             self._rounds = MemberRounds(
                 members, described_as, worker, names, self.method, self._fields, interval,
@@ -216,6 +224,10 @@ class LocalSteps:
                 worker_group, worker, names, parts, (self.method, sums), self._fields, interval, state,
                 held, buffered, placed,
             )  # fmt: skip
+            assert group is not None
+            self._moments = MomentMeans(
+                moments_every or {}, self._optimizers, self._parameters, worker, worker_group.carrier, group
+            )
         if exchange == "weights":
             assert isinstance(self._rounds, LocalRounds)
             note = WeakMethod(self._rounds.note_squares)
@@ -270,7 +282,10 @@ class LocalSteps:
         self.last_step = Step(steps=1, elements=self._elements)
         learned = None if examples is None else float(examples)
         amount = learned if learned is not None and self._by_examples else 1.0
-        return run(self._rounds.advance(self.last_step, amount, learned))
+        merged = run(self._rounds.advance(self.last_step, amount, learned))
+        if self._moments is not None:
+            run(self._moments.advance(self._rounds.steps, self.last_step, self._rounds.traffic))
+        return merged
 
     def _require_all_exchanged(self) -> None:
         for optimizer in self._optimizers:
@@ -519,6 +534,17 @@ def _require_interval(every: int | None, every_examples: float | None) -> None:
         raise ValueError(f"every = {every!r}: must be a whole number of steps, at least 1")
     if every_examples is not None and not 0 < every_examples < float("inf"):
         raise ValueError(f"every_examples = {every_examples!r}: must be a number above 0")
+
+
+def _require_moments(moments_every: Mapping[str, int], every: int | None, members: Members | None) -> None:
+    if moments_every and (members is not None or every is None):
+        beside = "every_examples" if members is None else "members"
+        raise ValueError(f"moments_every with {beside}: workers must take steps together; leave it out")
+    for field, steps in moments_every.items():
+        if not isinstance(steps, int) or steps < 1:
+            raise ValueError(
+                f"moments_every = {dict(moments_every)}: {field} needs a whole number of steps, at least 1"
+            )
 
 
 def _parts(

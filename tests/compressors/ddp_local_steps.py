@@ -285,6 +285,44 @@ def visible(sums: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 @scenario(2)
+def moments_are_averaged_at_their_own_rhythm_as_in_des_loc() -> None:
+    """Against a transcription of Local Adam with three periods: weights 2, first moments 3, second ones 6."""
+    rank, every = dist.get_rank(), {"exp_avg": 3, "exp_avg_sq": 6}
+    model, models = network(), [network() for _ in range(2)]
+    optimizer, optimizers = optimizer_of(ADAM, model), [optimizer_of(ADAM, one) for one in models]
+    local = LocalSteps(model, optimizer, every=2, moments_every=every)
+    for step in range(1, STEPS):
+        train_step(model, optimizer, rank, step, 8)
+        local.step()
+        for worker in range(2):
+            train_step(models[worker], optimizers[worker], worker, step, 8)
+        kept = [
+            [o.state[weight] for weight in one.parameters()]
+            for one, o in zip(models, optimizers, strict=True)
+        ]
+        weights = zip(*(one.parameters() for one in models), strict=True)
+        tensors = [pair for pair in weights if step % 2 == 0]
+        for field, steps in every.items():
+            tensors += [
+                (one[field], other[field]) for one, other in zip(*kept, strict=True) if step % steps == 0
+            ]
+        with torch.no_grad():
+            for one, other in tensors:
+                other.copy_(one.copy_((one + other) / 2))
+            if step % 2 == 0:
+                models[1][2].load_state_dict(models[0][2].state_dict())
+        assert local.last_step.sent == sum(one.numel() for one, _ in tensors)
+    assert flat(model.parameters()).allclose(flat(models[rank].parameters()), atol=1e-5)
+    for field in every:
+        mine = flat(optimizer.state[weight][field] for weight in model.parameters())
+        assert mine.allclose(flat(state[field] for state in kept[rank]), atol=1e-5)
+        assert_alike(mine.tolist())  # step 12
+    local = LocalSteps(model, optimizer_of(SGD, model), every=2, moments_every={"exp_avg": 1})
+    train_step(model, optimizer, rank, 0, 8)
+    assert refusal(local.step).startswith("ValueError: moments_every: 'exp_avg': optimizers keep ")
+
+
+@scenario(2)
 def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     """It is saved while a fragment is on its way."""
     rank = dist.get_rank()
@@ -465,6 +503,14 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
         (
             local(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),
             "ValueError: exempt.names: 'head.*' matches no parameter",
+        ),
+        (
+            local(every=None, every_examples=20, moments_every={"exp_avg": 9}),
+            "ValueError: moments_every with every_examples: workers must take steps together; leave it out",
+        ),
+        (
+            local(moments_every={"exp_avg": 0}),
+            "ValueError: moments_every = {'exp_avg': 0}: exp_avg needs",
         ),
         (local(every=3 + dist.get_rank()), "WorkersDisagree: "),
         (refusal(counted.step), "ValueError: examples = None: give them in every step, or in none"),
