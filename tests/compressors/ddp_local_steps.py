@@ -296,16 +296,11 @@ def moments_are_averaged_at_their_own_rhythm_as_in_des_loc() -> None:
         local.step()
         for worker in range(2):
             train_step(models[worker], optimizers[worker], worker, step, 8)
-        kept = [
-            [o.state[weight] for weight in one.parameters()]
-            for one, o in zip(models, optimizers, strict=True)
-        ]
+        kept = [[*optimizers[worker].state.values()] for worker in range(2)]
         weights = zip(*(one.parameters() for one in models), strict=True)
         tensors = [pair for pair in weights if step % 2 == 0]
-        for field, steps in every.items():
-            tensors += [
-                (one[field], other[field]) for one, other in zip(*kept, strict=True) if step % steps == 0
-            ]
+        for field in (field for field, steps in every.items() if step % steps == 0):
+            tensors += [(one[field], other[field]) for one, other in zip(*kept, strict=True)]
         with torch.no_grad():
             for one, other in tensors:
                 other.copy_(one.copy_((one + other) / 2))
