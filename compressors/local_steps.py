@@ -168,7 +168,7 @@ class LocalSteps:
             raise ValueError(problem)
         if members is not None:
             _require_plain(
-                model, self._fields, len(parts), group=group, downlink=downlink, sites=sites, key=key
+                model, self._fields, len(parts), every, group=group, downlink=downlink, sites=sites, key=key
             )
         self._by_examples = every_examples is not None
         self._weighted: bool | None = True if self._by_examples else None
@@ -215,7 +215,7 @@ class LocalSteps:
         self._moments: MomentMeans | None = None
         if members is not None:
             self._rounds = MemberRounds(
-                members, described_as, worker, names, self.method, self._fields, interval,
+                members, described_as, worker, names, parts, self.method, self._fields, interval,
                 self._by_examples, state, held, list(self._others.values()), buffered, self._optimizers,
             )  # fmt: skip
         else:
@@ -513,14 +513,16 @@ def _read_fields(**fields: Any) -> LocalFields:
         ) from None
 
 
-def _require_plain(model: nn.Module, fields: LocalFields, fragments: int, **others: object) -> None:
+def _require_plain(
+    model: nn.Module, fields: LocalFields, fragments: int, every: int | None, **others: object
+) -> None:
     """Raises ValueError for what workers that come and go cannot have."""
     plain = {"pattern": "allgather", "exchange": "pseudo_gradients", "delay_steps": 0}
     for name, value in plain.items():
         if getattr(fields, name) != value:
             raise ValueError(f"{name} = {getattr(fields, name)} with members: must be {value}")
-    if fragments != 1:
-        raise ValueError(f"fragments = {fragments} with members: must be 1, a round is of the whole model")
+    if every is not None and every % fragments:
+        raise ValueError(f"every = {every} with members: must be a multiple of fragments = {fragments}")
     for name in (name for name, value in others.items() if value is not None):
         raise ValueError(f"{name} with members: leave it out; Members says who they are, and has the key")
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):

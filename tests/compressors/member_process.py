@@ -1,6 +1,6 @@
 """A member as a process, for tests: it trains a small model until it gets SIGTERM, and then leaves.
 
-    member_process.py HOST:PORT KEY_FILE CHECKPOINT LOG
+    member_process.py HOST:PORT KEY_FILE CHECKPOINT LOG [FRAGMENTS]
 
 It appends a line of round, ballot and digest to LOG after each round, and saves CHECKPOINT then. At its end
 it appends what became of it, as JSON.
@@ -55,7 +55,7 @@ def bits(local: LocalSteps) -> int:
     return zlib.crc32(to_bytes([*agreed.weights, *agreed.momentum, *agreed.buffers.values()]).data)
 
 
-def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
+def main(coordinator: str, key_file: str, checkpoint: str, log: str, fragments: str = "1") -> None:
     torch.set_num_threads(1)
     members = Members(
         coordinator,
@@ -65,7 +65,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
         round_within=10,
         leave_within=20,
     )
-    model, optimizer, local = make(members)
+    model, optimizer, local = make(members, fragments=int(fragments))
     if Path(checkpoint).exists():
         local.load_state_dict(torch.load(checkpoint, weights_only=True))
     local.join()
@@ -73,7 +73,8 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
     drawing = torch.Generator()
     drawing.seed()
-    local.lease()
+    leases = local.lease if fragments == "1" else lambda: 0
+    leases()
     with open(log, "a", buffering=1) as lines:
         while not notices:
             train(model, optimizer, drawing)
@@ -83,7 +84,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str) -> None:
                 lines.write(f"{local.membership.round} {ballot} {bits(local)}\n")
                 torch.save(local.state_dict(), f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)
-                local.lease()
+                leases()
         local.leave()
         lines.write(json.dumps(asdict(local.membership)) + "\n")
 

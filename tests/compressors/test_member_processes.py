@@ -62,9 +62,9 @@ class Run:
         )  # fmt: skip
         self.at = process.stdout.readline().split()[-1]
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, fragments: int = 1) -> None:
         files = [str(self.folder / name) for name in ("key", f"{name}.checkpoint", f"{name}.log")]
-        self._start(name, str(MEMBER), self.at, *files)
+        self._start(name, str(MEMBER), self.at, *files, str(fragments))
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         with (self.folder / f"{name}.err").open("ab") as errors:
@@ -180,6 +180,21 @@ def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
     assert ends["a"]["dropped"] == ends["a"]["voided"] == 0
     first, second, third = agree(run, *"abc")
     assert len(first & second & third) >= 3
+
+
+def test_members_with_fragments_are_killed_and_come_back(run):
+    run.start_coordinator()
+    for name in "ab":
+        run.start(name, fragments=3)
+    run.wait_for_round(7, *"ab")
+    run.kill("b")
+    run.wait_for_round(run.last("a") + 3, "a")
+    run.start("b", fragments=3)
+    run.wait_for_round(run.last("a") + 6, *"ab")
+    for name in "ab":
+        run.kill(name, signal.SIGTERM)
+    first, second = agree(run, *"ab")
+    assert len(first & second) >= 3
 
 
 @pytest.mark.long

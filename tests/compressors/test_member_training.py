@@ -11,11 +11,14 @@ from member_process import make, train
 
 from taugrad.compressors import CorruptMessage, LocalSteps, MemberRefused, Members, Outer, Step
 from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
-from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds
+from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragments_of
 from taugrad.compressors.exchange.lockstep import run_lockstep
+from taugrad.compressors.exchange.members.fragment import MemberFragment
 from taugrad.compressors.exchange.members.moments import load_moments, moments_of
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
+from taugrad.compressors.exchange.rounds import ExchangeRecord
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
@@ -37,7 +40,7 @@ def members(coordinator: str, **options) -> Members:
     return Members(coordinator, key=KEY, **options)
 
 
-def fixed(model) -> list[torch.Tensor]:
+def fixed(model, fragments: int) -> dict[str, torch.Tensor]:
     """The agreed weights after the same steps of two workers that are fixed."""
     models, steps = [deepcopy(model) for _ in range(2)], []
     fields = LocalFields(unsent="1/n", outer=Outer(lr=0.7, momentum=0.9, nesterov=True))
@@ -45,9 +48,10 @@ def fixed(model) -> list[torch.Tensor]:
     weights = [model.get_parameter(name).detach().clone().reshape(-1) for name in names]
     agreed = Agreed.begin(weights, {}, fields)
     method = read_config("strom(density(0.2, every=1)) | golomb_rice")
+    parts = fragments_of([tensor.numel() for tensor in weights], fragments)
     workers = [
         LocalRounds(
-            WorkerGroup(carrier), Worker(ops_for(torch.device("cpu")), rank, 2), names, [range(len(names))],
+            WorkerGroup(carrier), Worker(ops_for(torch.device("cpu")), rank, 2), names, parts,
             (method, None), fields, 3, agreed, [models[rank].get_parameter(name) for name in names],
         )
         for rank, carrier in enumerate(in_memory(2))
@@ -59,15 +63,17 @@ def fixed(model) -> list[torch.Tensor]:
             train(own, optimizer, drawing)
         steps = [worker.advance(Step()) for worker in workers]
         run_lockstep(steps)
+    run_lockstep([worker.finish(Step()) for worker in workers])
     return dict(zip(names, agreed.weights, strict=True))
 
 
-def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator):
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, fragments):
     trained, first_is_in = (
-        [make(members(coordinator, min_members=2), buffers=False) for _ in range(2)],
+        [make(members(coordinator, min_members=2), buffers=False, fragments=fragments) for _ in range(2)],
         Event(),
     )
-    expected = fixed(trained[0][0])  # the first one's weights are everybody's
+    expected = fixed(trained[0][0], fragments)  # the first one's weights are everybody's
 
     def work(rank: int) -> None:
         model, optimizer, local = trained[rank]
@@ -87,9 +93,37 @@ def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator):
         with local.agreed():
             for name, weights in expected.items():
                 assert torch.equal(model.get_parameter(name).reshape(-1), weights), name
-        assert (local.membership.rounds, local.membership.missed) == (STEPS // 3, 0)
+        assert (local.membership.rounds, local.membership.missed) == (
+            STEPS // 3 * fragments + fragments - 1,
+            0,
+        )
         assert 0 < local.totals.wire_bytes < local.totals.elements
     assert trained[0][2].totals.received_bytes == trained[1][2].totals.wire_bytes
+
+
+def test_a_round_of_a_fragment_that_still_trains_moves_its_weights_and_keeps_its_steps():
+    model = torch.nn.Linear(20, 10, bias=False, dtype=torch.float64)
+    fields = LocalFields(unsent=0.5)
+    agreed = Agreed.begin([model.weight.detach().clone().reshape(-1)], {}, fields)
+    worker, method = Worker(ops_for(torch.device("cpu")), 0, 4), read_config("strom(density(0.2, every=1))")
+    fragment, other = (
+        MemberFragment(method, worker, ["weight"], [0], held, [parameter], fields, None)
+        for held, parameter in ((agreed, model.weight), (deepcopy(agreed), torch.zeros(10, 20)))
+    )
+    drawing = torch.Generator().manual_seed(1)
+    fragment.keep(torch.randn(200, generator=drawing), 0.0)
+    fragment.offer(0, ExchangeRecord(Traffic(4)))  # it has a residual now
+    fragment.load_agreed()
+    fragment.trains = True
+    with torch.no_grad():
+        model.weight += torch.randn(10, 20, generator=drawing)
+    other.keep(torch.randn(200, generator=drawing), 0.0)
+    message, _ = other.offer(1, ExchangeRecord(Traffic(4)))
+    mean = other.pattern.assemble({1: message.copy()})
+    weights, unsent = model.weight.detach().clone(), fragment.unsent()
+    fragment.merge({1: message}, 0.25)
+    torch.testing.assert_close(model.weight, weights - 0.25 * mean.view(10, 20))
+    torch.testing.assert_close(fragment.unsent(), unsent)
 
 
 def test_members_weigh_by_their_examples(coordinator):
@@ -290,7 +324,7 @@ def test_weights_that_are_not_finite_reach_nobody(coordinator):
     [
         ({"pattern": "ring"}, "pattern = ring with members: must be allgather"),
         ({"exchange": "weights", "compressor": "none"}, "exchange = weights with members"),
-        ({"fragments": 2}, "fragments = 2 with members: must be 1"),
+        ({"fragments": 2, "every": 3}, "every = 3 with members: must be a multiple of fragments = 2"),
         ({"delay_steps": 1}, "delay_steps = 1 with members: must be 0"),
         ({"key": KEY}, "key with members: leave it out"),
     ],
@@ -299,7 +333,10 @@ def test_what_members_cannot_have_is_refused(options, message):
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=message):
         LocalSteps(
-            model, torch.optim.SGD(model.parameters()), every=4, members=members("127.0.0.1:1"), **options
+            model,
+            torch.optim.SGD(model.parameters()),
+            members=members("127.0.0.1:1"),
+            **{"every": 4} | options,
         )
 
 

@@ -58,14 +58,17 @@ def _group_states(states: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def _of_worker(state: Mapping[str, Any], rank: int, workers: int) -> dict[str, Any]:
     rounds = state["rounds"]
     _require_equal_weights(state)
-    unsent = rounds["unsent"]
+    if len(rounds["fragments"]) != 1:
+        raise ValueError("the states are of members with fragments: these go on as members alone")
+    (saved,) = rounds["fragments"]
+    unsent = saved["unsent"]
     part = {"squares": [0.0 for _ in state["own"]], "examples": 0.0, "weight": 1.0, "at_sending": []}
     fragment = {
         "parts": {str(rank): part},
         "in_flight": None,
         "unsent": {**unsent, "workers": workers, "ranks": {str(rank): unsent["ranks"]["0"]}},
     }
-    moved = torch.split(rounds["pending"], [weights.numel() for weights in state["own"].values()])
+    moved = torch.split(saved["pending"], [weights.numel() for weights in state["own"].values()])
     return {
         **state,
         "rank": rank,
@@ -84,7 +87,7 @@ def _member_state(state: Mapping[str, Any], max_members: int) -> dict[str, Any]:
     """The state of one worker of a fixed group as that of a member; what it has not sent counts once."""
     shared, rank, workers = state["shared"], state["rank"], state["workers"]
     if len(shared["fragments"]) != 1 or state["rounds"]["fragments"][0]["in_flight"] is not None:
-        raise ValueError("the state is of a run with fragments or a delay: members have neither")
+        raise ValueError("the state is of a group with fragments or a delay: it goes on as a group alone")
     _require_equal_weights(state)
     (fragment,) = state["rounds"]["fragments"]
     done, unsent = int(shared["fragments"][0]["done"]), fragment["unsent"]
@@ -95,13 +98,17 @@ def _member_state(state: Mapping[str, Any], max_members: int) -> dict[str, Any]:
         "shards": (),
         "origin": f"rank {rank} of {workers}, round {done}",
     }
-    rounds = {
-        "progress": state["rounds"]["progress"],
+    part = {
         "unsent": {**unsent, "workers": 1, "ranks": {"0": unsent["ranks"][str(rank)]}},
         "pending": None,
         "trains": True,
-        "count": workers,
-        "examples": (0.0, 1.0),
+        "examples": 0.0,
+        "weight": 1.0,
+        "workers": workers,
+    }
+    rounds = {
+        "progress": state["rounds"]["progress"],
+        "fragments": [part],
         "membership": asdict(Membership(round=done, members=workers)),
         "hello": hello,
     }

@@ -4,6 +4,10 @@ A member hands in what it has learned, and waits until a round has it. It applie
 were decided without it before, in their order. What it still has to send when it joins again (its steps since
 it continued from the agreed weights, an offer that no round took, another member's residual) is added to its
 next offer.
+
+With fragments, members offer one after the other, and round r is meant for fragment r mod F, from 0. An offer
+that comes too late is in a later round, which then has offers of several fragments: each member's weighs as
+much as without.
 """
 
 import hashlib
@@ -28,18 +32,16 @@ from ...bucket.ledger import Step, Traffic
 from ...errors import CorruptMessage, MemberRefused
 from ...local_fields import LocalFields
 from ...methods import Method
-from ...ops.array import host
 from ..addresses import source_address
-from ..carrier import Payload, in_memory
+from ..carrier import Payload
 from ..keys import require_long_enough
-from ..local_rounds import Agreed, Fragment
+from ..local_rounds import Agreed
 from ..lockstep import Coroutine
 from ..mesh import most_bytes_of
-from ..patterns.allgather import AllGather
 from ..rounds import ExchangeRecord
 from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
-from ..worker_group import WorkerGroup
 from . import member, sockets
+from .fragment import MemberFragment
 from .messages import Hello, Rules, StateId
 from .moments import joined, load_moments, moments_of, split
 from .session import Session
@@ -47,7 +49,7 @@ from .session import Session
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
-_NUMBER = np.dtype("<f8")
+_NUMBERS = np.dtype([("examples", "<f8"), ("fragment", "<i8")])
 IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
 """What a checkpoint has of a member's hello."""
 
@@ -150,6 +152,7 @@ class MemberRounds:
         settings: Mapping[str, str],
         worker: Worker,
         names: Sequence[str],
+        parts: Sequence[Sequence[int]],
         method: Method,
         fields: LocalFields,
         every: float,
@@ -169,11 +172,13 @@ class MemberRounds:
         self.agreed, self.every, self.membership = agreed, every, Membership()
         self.traffic = Traffic(members.max_members)
         sizes = {name: weights.numel() for name, weights in zip(names, agreed.weights, strict=True)}
-        self._pattern = AllGather(method, worker, sizes)
-        group, ordinals = WorkerGroup(in_memory(1)[0]), range(len(names))
-        self._fragment = Fragment(group, self._pattern, "", ordinals, agreed, parameters, fields)
+        unit = every if by_examples else None
+        self._fragments = [
+            MemberFragment(method, worker, names, ordinals, agreed, parameters, fields, unit)
+            for ordinals in parts
+        ]
         self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
-        self.steps, self.progress, self._by_examples = 0, 0.0, by_examples
+        self.steps, self.progress, self._unit, self._sums = 0, 0.0, unit, method.reduction == "sum"
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
         digest = hashlib.sha256(json.dumps(list(tensors.items())).encode()).hexdigest()[:16]
@@ -186,14 +191,8 @@ class MemberRounds:
         plain |= {"model": f"{len(tensors)} tensors, {sum(sizes.values())} trained elements, digest {digest}"}
         self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=plain)
         self._session: Session | None = None
-        self._pending: Tensor | None = None
-        """What is added to the next offer, float32 [all elements]."""
-        self._examples = self._pending_examples = 0.0
-        """From which it has learned since it continued from the agreed weights; from which it had before."""
-        self._offer: tuple[Payload, ExchangeRecord, float] | None = None
-        """The message that was handed in, and of how many examples it is."""
-        self._trains = False
-        """Whether the model's weights are those that it continued from, and steps that are not sent."""
+        self._offer: tuple[MemberFragment, Payload, ExchangeRecord, float] | None = None
+        """What was handed in: its fragment, its message, and of how many examples it is."""
         self._has_given = self._has_ended = False
         self._shard = 0
 
@@ -226,6 +225,8 @@ class MemberRounds:
         """Waits for the number of a shard, from 0, that no other member has or has learned from."""
         self.join()
         session = self._connected
+        if len(self._fragments) > 1:
+            raise ValueError("lease() with fragments: what is learned from a shard must be in one offer")
         session.call(session.member.lease, monotonic())
         self._follow(lambda side: not side.asks_shard and (self._trains or side.is_active))
         if not self._trains:
@@ -239,18 +240,21 @@ class MemberRounds:
         """
         session, until = self._connected, monotonic() + self._members.leave_within
         self._follow(lambda side: True)
-        rest, examples = torch.cat(self._pattern.unsent()), 0.0
+        fragments, examples = self._fragments, 0.0
+        rest = torch.cat([tensor for fragment in fragments for tensor in fragment.pattern.unsent()])
         if not session.member.shards:  # others learn from these, all of them
-            rest, examples = rest + self._unsent(), self._unsent_examples
+            rest = rest + torch.cat([fragment.unsent() for fragment in fragments])
+            examples = max(fragment.unsent_examples for fragment in fragments)
         given = rest.bfloat16()
         if torch.isfinite(given).all():
-            data = joined(to_bytes([given]), _number(examples))
+            data = joined(to_bytes([given]), _numbers(examples))
             session.call(session.member.give, data, monotonic())
             self._follow(lambda side: self._has_given or not side.heirs or monotonic() > until)
         if self._has_given:
             self.membership.given += 1
-            self._forget()
-            self._pending = rest - given  # what 16 bits cannot say
+            for fragment in fragments:
+                fragment.forget()
+            self._keep(rest - given, 0.0)  # what 16 bits cannot say
             self._continue()
         self._end()
         return self._has_given
@@ -273,15 +277,16 @@ class MemberRounds:
         """Called after each step of the optimizer: see `LocalRounds.advance`. Raises MemberRefused."""
         yield from ()  # nothing is shared with simulated workers
         self._step, self.steps, self.progress = step, self.steps + 1, self.progress + amount
-        self._examples += examples or 0.0
+        for fragment in self._fragments:
+            fragment.part.examples += examples or 0.0
         if self._session is None:
             self.join()
             return True
-        is_due = self.progress - self._fragment.sent_at >= self.every
+        is_due = self.progress - self._fragments[0].sent_at >= self.every / len(self._fragments)
         self._follow(lambda side: side.is_active or (not is_due and self._trains))
         if is_due:
             began = monotonic()
-            self._hand_in()
+            self._hand_in(self._order[0])
             self._follow(lambda side: side.is_active and not side.waits)
             step.exchange_s += monotonic() - began
             step.blocked_s += monotonic() - began
@@ -295,11 +300,25 @@ class MemberRounds:
         yield from ()
         self._step = step
         self._follow(lambda side: side.is_active)
-        if self._pending is not None or self.steps > self._fragment.sent_step:
-            self._hand_in()
-        self._follow(lambda side: side.is_active and not side.waits and side.is_latest)
+        for number in self._order:
+            if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any():
+                self._hand_in(number)
+                self._follow(lambda side: side.is_active and not side.waits)
+        self._follow(lambda side: side.is_active and side.is_latest)
         self._continue()
         self._end()
+
+    @property
+    def _trains(self) -> bool:
+        """Whether the model may be trained: it has continued from the agreed weights."""
+        return all(fragment.trains for fragment in self._fragments)
+
+    @property
+    def _order(self) -> list[int]:
+        """The fragments' numbers, from that of the next round."""
+        view, count = self._connected.member.view, len(self._fragments)
+        last = 0 if view is None else view.last
+        return [(last + number) % count for number in range(count)]
 
     def _follow(self, until: Callable[[member.Member], bool]) -> None:
         """Does what is to be done, and waits; raises MemberRefused where no wait helps."""
@@ -319,32 +338,26 @@ class MemberRounds:
                 self._enter(step)
             case member.Withdrawn():
                 assert self._offer is not None
-                payload, _, examples = self._offer
-                self._keep(self._pattern.assemble({0: payload}), examples)
+                fragment, message, _, examples = self._offer
+                fragment.withdraw(message, examples)
                 self._offer = None
                 if not step.counts:
-                    self._forget(counts=True)
+                    self._drop()
             case member.Begin():
                 log.info("the weights of this member are the first of all")
             case member.Apply():
                 self._apply(step)
             case member.Restore():
-                membership.restores += 1
-                moments, tensors = split(step.data, "the member that gave its state")
-                copy_bytes(tensors, self._state)
-                if moments.size and not any(optimizer.state for optimizer in self._optimizers):
-                    load_moments(moments, self._optimizers)
-                if step.included:
-                    self._offer = None
-                self._note(step.state)
+                self._restore(step)
             case member.TakeSnapshot():
                 moments = moments_of(self._optimizers) if self._members.moments else np.empty(0, np.uint8)
                 session.call(session.member.provide, joined(moments, to_bytes(self._state)))
             case member.TakeOver():
                 membership.taken_over += 1
-                residual, (data, number) = self._zeros().bfloat16(), split(step.data, "a member that leaves")
+                data, numbers = split(step.data, "a member that leaves")
+                residual = torch.cat([fragment.zeros() for fragment in self._fragments]).bfloat16()
                 copy_bytes(data, [residual])
-                self._keep(residual.float(), _examples(number, "a member that leaves"))
+                self._keep(residual.float(), _read_numbers(numbers, 1, "a member that leaves")[0])
             case member.Given():
                 self._has_given = True
             case member.Leased():
@@ -355,6 +368,19 @@ class MemberRounds:
         """What members have in common, and give to each other."""
         return [*self.agreed.weights, *self.agreed.momentum, *self._frozen, *self.agreed.buffers.values()]
 
+    def _restore(self, step: member.Restore) -> None:
+        self.membership.restores += 1
+        moments, tensors = split(step.data, "the member that gave its state")
+        moves = [one.pseudo_gradient() if one.trains else None for one in self._fragments]
+        copy_bytes(tensors, self._state)
+        for one, moved in zip(self._fragments, moves, strict=True):
+            one.move_again(moved)
+        if moments.size and not any(optimizer.state for optimizer in self._optimizers):
+            load_moments(moments, self._optimizers)
+        if step.included:
+            self._offer = None
+        self._note(step.state)
+
     def _enter(self, step: member.Join) -> None:
         """Begins a membership: what is not sent is kept for the next offer, or counted as lost."""
         self.membership.joins += 1
@@ -362,30 +388,42 @@ class MemberRounds:
         if step.void_from is not None:
             self.membership.voided += 1
             log.warning("rounds from %d on, which this member had applied, are void", step.void_from)
-        self._pending, self._pending_examples = self._unsent(), self._unsent_examples
-        self._trains = False
+        for fragment in self._fragments:
+            fragment.set_aside()
         if not step.residual_counts:
-            self._forget(counts=True)
+            self._drop()
+
+    def _keep(self, update: Tensor, examples: float) -> None:
+        """Adds what is of the whole model to the next offers."""
+        sizes = [fragment.pending.numel() for fragment in self._fragments]
+        for fragment, part in zip(self._fragments, torch.split(update, sizes), strict=True):
+            fragment.keep(part, examples)
+
+    def _drop(self) -> None:
+        """Forgets what is not sent, which counts as lost."""
+        if squares := sum(fragment.forget() for fragment in self._fragments):
+            self.membership.dropped += 1
+            self.membership.dropped_squares += squares
+            log.warning("what this member had not sent no longer counts, and is lost")
 
     def _apply(self, step: member.Apply) -> None:
-        fragment, pattern = self._fragment, self._pattern
-        payloads, buffers, examples = {}, list[Payload](), 0.0
+        offers, buffers, total, received = dict[int, dict[int, Payload]](), list[Payload](), 0.0, 0
         for slot, offer in step.offers.items():
             sender = f"the member of slot {slot}"
-            payloads[slot], rest = split(offer, sender)
-            number, sent = split(rest, sender)
-            examples += _examples(number, sender)
+            message, rest = split(offer, sender)
+            numbers, sent = split(rest, sender)
+            examples, number = _read_numbers(numbers, len(self._fragments), sender)
+            offers.setdefault(number, {})[slot] = message
             buffers += [sent] if sent.size else []
-        if refusals := pattern.refusals(payloads):
-            raise fragment.averaging.refusal(refusals[0])
-        mean = pattern.assemble(payloads)
-        fragment.apply(mean * (len(payloads) * self.every / (examples or 1.0)) if self._by_examples else mean)
+            total, received = total + examples, received + message.size
+        for number, messages in offers.items():
+            whole = len(step.offers) if self._unit is None else (total or 1.0) / self._unit
+            self._fragments[number].merge(messages, 1.0 if self._sums else len(messages) / whole)
         if buffers:
             copy_bytes(buffers[0], list(self.agreed.buffers.values()))
-        received = sum(payload.size for payload in payloads.values())
         if step.included and self._offer is not None:
-            payload, record, _ = self._offer
-            record.traffic.sums.received_bytes += received - payload.size
+            fragment, message, record, _ = self._offer
+            record.traffic.sums.received_bytes += received - message.size
             fragment.averaging.finish(torch.empty(0), record, self._step, self.traffic)
             self._offer = None
         else:
@@ -393,35 +431,28 @@ class MemberRounds:
             self.traffic.sums.received_bytes += received
             self._step.received_bytes += received
         self.membership.rounds += 1
-        self.membership.members = len(payloads)
+        self.membership.members = len(step.offers)
         self._note(step.state)
         if step.state.round % _DIGEST_EVERY == 0:
             digest = f"{zlib.crc32(to_bytes(self.agreed.weights).data):08x}"
             self._connected.call(self._connected.member.confirm, digest)
 
     def _note(self, state: StateId) -> None:
-        self._fragment.averaging.done = self.membership.round = state.round
+        self.membership.round = state.round
+        for later, fragment in enumerate(reversed(self._fragments)):
+            fragment.averaging.done = (state.round + later) // len(self._fragments)
 
-    def _hand_in(self) -> None:
-        session, fragment, pattern = self._connected, self._fragment, self._pattern
-        update, record = self._unsent(), ExchangeRecord(Traffic(self._members.max_members))
-        parts = list(torch.split(update, list(pattern.sizes.values())))
-        message, slots = (
-            host(pattern.compress(parts, fragment.averaging.done, record).payload),
-            session.member.slots,
-        )
-        if refusals := pattern.refusals({slots[0]: message}):
-            raise fragment.averaging.refusal(refusals[0])
+    def _hand_in(self, number: int) -> None:
+        """Offers a fragment."""
+        session, record = self._connected, ExchangeRecord(Traffic(self._members.max_members))
+        fragment, slots = self._fragments[number], session.member.slots
+        message, examples = fragment.offer(slots[0], record)
         record.traffic.count_sent(slots[0], message.size, slots[1:])
         buffers = np.empty(0, np.uint8)
-        if self._model is not None and slots[0] == min(slots):
+        if self._model is not None and slots[0] == min(slots) and not number:
             buffers = to_bytes(buffers_of(self._model).values())
-        examples = self._unsent_examples
-        if self._by_examples:
-            fragment.part.weight = examples / self.every
-        self._offer, self._pending, self._trains = (message, record, examples), None, False
-        self._pending_examples = 0.0
-        offer = joined(message, joined(_number(examples), buffers))
+        self._offer = fragment, message, record, examples
+        offer = joined(message, joined(_numbers(examples, number), buffers))
         session.call(session.member.hand_in, offer, monotonic())
 
     def _continue(self, *, anew: bool = True) -> None:
@@ -430,69 +461,29 @@ class MemberRounds:
         `anew`: whether an interval begins. One that was begun ends when it would have, also where the member
         has joined again since: so what is learned from one shard is in one offer.
         """
-        fragment, session = self._fragment, self._connected
-        fragment.workers = max(1, self.membership.members)
-        fragment.load_agreed()
-        if self._model is not None:
+        session = self._connected
+        if self._model is not None and not self._fragments[0].trains:
             load_buffers(self._model, self.agreed.buffers)
-        if anew:
-            fragment.sent_at = self.progress
-            fragment.begin_anew(self.steps)
-        self._trains, self._examples = True, 0.0
+        for fragment in self._fragments:
+            if anew:
+                fragment.sent_at = self.progress
+            if not fragment.trains:
+                fragment.workers, fragment.trains = max(1, self.membership.members), True
+                fragment.load_agreed()
+                fragment.begin_anew(self.steps if anew else fragment.sent_step)
         session.call(session.member.train)
-
-    # What is not sent.
-
-    def _zeros(self) -> Tensor:
-        elements = sum(self._pattern.sizes.values())
-        return torch.zeros(elements, device=self._pattern.worker.ops.device)
-
-    def _unsent(self) -> Tensor:
-        """Its steps since it continued from the agreed weights, and what is kept for the next offer."""
-        rest = self._zeros() if self._pending is None else self._pending
-        if self._trains:
-            moves = torch.cat([tensor.float() for tensor in self._fragment.pseudo_gradient()])
-            rest = rest + (moves * (self._examples / self.every) if self._by_examples else moves)
-        return rest
-
-    @property
-    def _unsent_examples(self) -> float:
-        """From how many that was learned."""
-        return self._pending_examples + (self._examples if self._trains else 0.0)
-
-    def _keep(self, update: Tensor, examples: float) -> None:
-        self._pending = update if self._pending is None else self._pending + update
-        self._pending_examples += examples
-
-    def _forget(self, *, counts: bool = False) -> None:
-        """Forgets what is not sent; another one has it, or it `counts` as lost."""
-        feedback = self._pattern.feedback
-        if counts:
-            squares = self._pattern.residual_squares() + float(self._unsent().square().sum())
-            self.membership.dropped += bool(squares)
-            self.membership.dropped_squares += squares
-            if squares:
-                log.warning("what this member had not sent no longer counts, and is lost")
-        for kept in (feedback.residuals, feedback.velocities):
-            for tensor in kept.values():
-                tensor.zero_()
-        self._pending, self._pending_examples, self._trains = None, 0.0, False
 
     # States.
 
     def shared_state(self) -> dict[str, Any]:
         """What members have in common beside the agreed weights: plain numbers and tensors."""
-        return {"steps": self.steps, "fragments": [self._fragment.shared_state()]}
+        return {"steps": self.steps, "fragments": [one.shared_state() for one in self._fragments]}
 
     def worker_state(self) -> dict[str, Any]:
         """What only this member has; to be saved between two steps."""
         return {
             "progress": self.progress,
-            "unsent": self._fragment.averaging.worker_state(),
-            "pending": self._unsent(),
-            "trains": False,
-            "count": self._fragment.workers,
-            "examples": (self._unsent_examples, self._fragment.part.weight),
+            "fragments": [fragment.worker_state() for fragment in self._fragments],
             "membership": asdict(self.membership),
             "hello": self._identity().model_dump(include=set(IDENTITY)),
         }
@@ -512,29 +503,29 @@ class MemberRounds:
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
         self.steps = int(shared["steps"])
-        self._fragment.load_shared(shared["fragments"][0])
+        for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
+            fragment.load_shared(saved)
 
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned, before it joins; raises ValueError."""
         if self._session is not None:
             raise ValueError("this member has joined already: load its state before the first step")
-        self._fragment.averaging.load_worker_state(state["unsent"])
-        self.progress, pending = float(state["progress"]), state["pending"]
-        self._pending = None if pending is None else pending.to(self._zeros().device, copy=True)
-        self._trains, self._fragment.workers = bool(state["trains"]), int(state["count"])
-        self._pending_examples, self._fragment.part.weight = state["examples"]
+        self.progress = float(state["progress"])
+        for fragment, part in zip(self._fragments, state["fragments"], strict=True):
+            fragment.load_worker_state(part)
         self.membership = Membership(**state["membership"])
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)
 
 
-def _number(value: float) -> Payload:
-    return np.array([value], _NUMBER).view(np.uint8)
+def _numbers(examples: float, fragment: int = 0) -> Payload:
+    return np.array([(examples, fragment)], _NUMBERS).view(np.uint8)
 
 
-def _examples(data: Payload, sender: str) -> float:
-    value = float(data.view(_NUMBER)[0]) if data.size == _NUMBER.itemsize else -1.0
-    if not 0 <= value < float("inf"):
-        raise CorruptMessage(f"{sender} sent {value} as its number of examples")
-    return value
+def _read_numbers(data: Payload, fragments: int, sender: str) -> tuple[float, int]:
+    """Of how many examples an offer is, and of which fragment."""
+    examples, fragment = data.view(_NUMBERS)[0] if data.size == _NUMBERS.itemsize else (-1.0, 0)
+    if not (0 <= examples < float("inf") and 0 <= fragment < fragments):
+        raise CorruptMessage(f"{sender} sent an offer of {examples} examples and of fragment {fragment}")
+    return float(examples), int(fragment)
