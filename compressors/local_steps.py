@@ -517,12 +517,17 @@ def _require_plain(
     model: nn.Module, fields: LocalFields, fragments: int, every: int | None, **others: object
 ) -> None:
     """Raises ValueError for what workers that come and go cannot have."""
-    plain = {"pattern": "allgather", "exchange": "pseudo_gradients", "delay_steps": 0}
+    plain = {"pattern": "allgather", "exchange": "pseudo_gradients"}
     for name, value in plain.items():
         if getattr(fields, name) != value:
             raise ValueError(f"{name} = {getattr(fields, name)} with members: must be {value}")
     if every is not None and every % fragments:
         raise ValueError(f"every = {every} with members: must be a multiple of fragments = {fragments}")
+    if every is not None and fields.delay_steps >= every // fragments:
+        raise ValueError(
+            f"delay_steps = {fields.delay_steps} with members: must be below every / fragments, that is "
+            f"{every // fragments}"
+        )
     for name in (name for name, value in others.items() if value is not None):
         raise ValueError(f"{name} with members: leave it out; Members says who they are, and has the key")
     if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):

@@ -162,9 +162,13 @@ class Fragment:
         exchange = self.averaging.begin(
             update if part.weight == 1 else [part.weight * tensor for tensor in update]
         )
-        if self._fields.delay_steps and self._fields.blend is None:
-            part.at_sending = [weights.clone() for weights in self._weights()]
+        self.note_sending()
         return exchange
+
+    def note_sending(self) -> None:
+        """Notes the worker's weights, if it is to keep the steps that it takes with a delay."""
+        if self._fields.delay_steps and self._fields.blend is None:
+            self.part.at_sending = [weights.clone() for weights in self._weights()]
 
     @torch.no_grad()
     def pseudo_gradient(self) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """A member as a process, for tests: it trains a small model until it gets SIGTERM, and then leaves.
 
-    member_process.py HOST:PORT KEY_FILE CHECKPOINT LOG [FRAGMENTS]
+    member_process.py HOST:PORT KEY_FILE CHECKPOINT LOG [OPTIONS]
 
 It appends a line of round, ballot and digest to LOG after each round, and saves CHECKPOINT then. At its end
 it appends what became of it, as JSON.
@@ -55,7 +55,7 @@ def bits(local: LocalSteps) -> int:
     return zlib.crc32(to_bytes([*agreed.weights, *agreed.momentum, *agreed.buffers.values()]).data)
 
 
-def main(coordinator: str, key_file: str, checkpoint: str, log: str, fragments: str = "1") -> None:
+def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: str = "{}") -> None:
     torch.set_num_threads(1)
     members = Members(
         coordinator,
@@ -65,7 +65,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str, fragments: 
         round_within=10,
         leave_within=20,
     )
-    model, optimizer, local = make(members, fragments=int(fragments))
+    model, optimizer, local = make(members, **json.loads(options))
     if Path(checkpoint).exists():
         local.load_state_dict(torch.load(checkpoint, weights_only=True))
     local.join()
@@ -73,7 +73,7 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str, fragments: 
     signal.signal(signal.SIGTERM, lambda *_: notices.append(1))
     drawing = torch.Generator()
     drawing.seed()
-    leases = local.lease if fragments == "1" else lambda: 0
+    leases = local.lease if options == "{}" else lambda: 0
     leases()
     with open(log, "a", buffering=1) as lines:
         while not notices:

@@ -62,9 +62,9 @@ class Run:
         )  # fmt: skip
         self.at = process.stdout.readline().split()[-1]
 
-    def start(self, name: str, fragments: int = 1) -> None:
+    def start(self, name: str, **options: int) -> None:
         files = [str(self.folder / name) for name in ("key", f"{name}.checkpoint", f"{name}.log")]
-        self._start(name, str(MEMBER), self.at, *files, str(fragments))
+        self._start(name, str(MEMBER), self.at, *files, json.dumps(options))
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         with (self.folder / f"{name}.err").open("ab") as errors:
@@ -182,14 +182,15 @@ def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
     assert len(first & second & third) >= 3
 
 
-def test_members_with_fragments_are_killed_and_come_back(run):
+@pytest.mark.parametrize("options", [{"fragments": 3}, {"delay_steps": 2}], ids=str)
+def test_members_with_fragments_or_a_delay_are_killed_and_come_back(run, options):
     run.start_coordinator()
     for name in "ab":
-        run.start(name, fragments=3)
+        run.start(name, **options)
     run.wait_for_round(7, *"ab")
     run.kill("b")
     run.wait_for_round(run.last("a") + 3, "a")
-    run.start("b", fragments=3)
+    run.start("b", **options)
     run.wait_for_round(run.last("a") + 6, *"ab")
     for name in "ab":
         run.kill(name, signal.SIGTERM)

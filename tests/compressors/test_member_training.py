@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from threading import Event
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,15 +41,16 @@ def members(coordinator: str, **options) -> Members:
     return Members(coordinator, key=KEY, **options)
 
 
-def fixed(model, fragments: int) -> dict[str, torch.Tensor]:
+def fixed(model, options: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The agreed weights after the same steps of two workers that are fixed."""
     models, steps = [deepcopy(model) for _ in range(2)], []
-    fields = LocalFields(unsent="1/n", outer=Outer(lr=0.7, momentum=0.9, nesterov=True))
+    late = {name: value for name, value in options.items() if name != "fragments"}
+    fields = LocalFields(unsent="1/n", outer=Outer(lr=0.7, momentum=0.9, nesterov=True), **late)
     names = [name for name, _ in reversed(list(model.named_parameters()))]
     weights = [model.get_parameter(name).detach().clone().reshape(-1) for name in names]
     agreed = Agreed.begin(weights, {}, fields)
     method = read_config("strom(density(0.2, every=1)) | golomb_rice")
-    parts = fragments_of([tensor.numel() for tensor in weights], fragments)
+    parts = fragments_of([tensor.numel() for tensor in weights], options.get("fragments", 1))
     workers = [
         LocalRounds(
             WorkerGroup(carrier), Worker(ops_for(torch.device("cpu")), rank, 2), names, parts,
@@ -67,13 +69,15 @@ def fixed(model, fragments: int) -> dict[str, torch.Tensor]:
     return dict(zip(names, agreed.weights, strict=True))
 
 
-@pytest.mark.parametrize("fragments", [1, 3])
-def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, fragments):
+@pytest.mark.parametrize(
+    "options", [{}, {"fragments": 3}, {"delay_steps": 2}, {"delay_steps": 1, "blend": 0.3}], ids=str
+)
+def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, options):
     trained, first_is_in = (
-        [make(members(coordinator, min_members=2), buffers=False, fragments=fragments) for _ in range(2)],
+        [make(members(coordinator, min_members=2), buffers=False, **options) for _ in range(2)],
         Event(),
     )
-    expected = fixed(trained[0][0], fragments)  # the first one's weights are everybody's
+    expected = fixed(trained[0][0], options)  # the first one's weights are everybody's
 
     def work(rank: int) -> None:
         model, optimizer, local = trained[rank]
@@ -89,14 +93,13 @@ def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, frag
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, range(2)))
+    fragments = options.get("fragments", 1)
+    rounds = STEPS // 3 * fragments + fragments - 1
     for model, _, local in trained:
         with local.agreed():
             for name, weights in expected.items():
                 assert torch.equal(model.get_parameter(name).reshape(-1), weights), name
-        assert (local.membership.rounds, local.membership.missed) == (
-            STEPS // 3 * fragments + fragments - 1,
-            0,
-        )
+        assert (local.membership.rounds, local.membership.missed) == (rounds, 0)
         assert 0 < local.totals.wire_bytes < local.totals.elements
     assert trained[0][2].totals.received_bytes == trained[1][2].totals.wire_bytes
 
@@ -325,7 +328,7 @@ def test_weights_that_are_not_finite_reach_nobody(coordinator):
         ({"pattern": "ring"}, "pattern = ring with members: must be allgather"),
         ({"exchange": "weights", "compressor": "none"}, "exchange = weights with members"),
         ({"fragments": 2, "every": 3}, "every = 3 with members: must be a multiple of fragments = 2"),
-        ({"delay_steps": 1}, "delay_steps = 1 with members: must be 0"),
+        ({"delay_steps": 2, "fragments": 2}, "delay_steps = 2 with members: must be below every / fragments"),
         ({"key": KEY}, "key with members: leave it out"),
     ],
 )

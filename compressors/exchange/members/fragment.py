@@ -97,6 +97,7 @@ class MemberFragment(Fragment):
         if self._unit:
             self.part.weight = examples / self._unit
         self.trains, self.pending, self.pending_examples = False, self.zeros(), 0.0
+        self.note_sending()
         return message, examples
 
     def withdraw(self, message: Payload, examples: float) -> None:

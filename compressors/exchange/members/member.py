@@ -278,6 +278,10 @@ class Member:
         """Tells that its agreed state must not change before it hands in, or joins again."""
         self._trains = True
 
+    def stop_training(self) -> None:
+        """Tells that the agreed state may change."""
+        self._trains = False
+
     @property
     def waits(self) -> bool:
         """Whether what was handed in is in no round yet."""

@@ -193,6 +193,9 @@ class MemberRounds:
         self._session: Session | None = None
         self._offer: tuple[MemberFragment, Payload, ExchangeRecord, float] | None = None
         """What was handed in: its fragment, its message, and of how many examples it is."""
+        self._delay, self._merge_at = fields.delay_steps, 0
+        self._away: MemberFragment | None = None
+        """The fragment that was handed in, while the model trains on."""
         self._has_given = self._has_ended = False
         self._shard = 0
 
@@ -219,18 +222,21 @@ class MemberRounds:
             )  # fmt: skip
             finalize(self, self._session.close)
         self._follow(lambda side: side.is_active)
+        for fragment in self._fragments:
+            fragment.sent_at = self.progress
+            fragment.begin_anew(self.steps)
         self._continue()
 
     def lease(self) -> int:
         """Waits for the number of a shard, from 0, that no other member has or has learned from."""
         self.join()
         session = self._connected
-        if len(self._fragments) > 1:
-            raise ValueError("lease() with fragments: what is learned from a shard must be in one offer")
+        if len(self._fragments) > 1 or self._delay:
+            raise ValueError("lease() with fragments or a delay: what a shard teaches must be in one offer")
         session.call(session.member.lease, monotonic())
         self._follow(lambda side: not side.asks_shard and (self._trains or side.is_active))
         if not self._trains:
-            self._continue(anew=False)
+            self._continue()
         return self._shard
 
     def leave(self) -> bool:
@@ -239,7 +245,8 @@ class MemberRounds:
         What was not given stays in the state.
         """
         session, until = self._connected, monotonic() + self._members.leave_within
-        self._follow(lambda side: True)
+        session.call(session.member.stop_training)
+        self._follow(lambda side: not side.waits or monotonic() > until)
         fragments, examples = self._fragments, 0.0
         rest = torch.cat([tensor for fragment in fragments for tensor in fragment.pattern.unsent()])
         if not session.member.shards:  # others learn from these, all of them
@@ -283,23 +290,36 @@ class MemberRounds:
             self.join()
             return True
         is_due = self.progress - self._fragments[0].sent_at >= self.every / len(self._fragments)
-        self._follow(lambda side: side.is_active or (not is_due and self._trains))
+        merges = self._away is not None and (is_due or self.steps >= self._merge_at)
+        self._follow(lambda side: side.is_active or (self._trains and not (is_due or merges)))
+        merges |= not self._trains
+        if merges:
+            self._merge()
         if is_due:
-            began = monotonic()
             self._hand_in(self._order[0])
-            self._follow(lambda side: side.is_active and not side.waits)
-            step.exchange_s += monotonic() - began
-            step.blocked_s += monotonic() - began
-        elif self._trains:
-            return False
-        self._continue(anew=is_due)
-        return True
+            if self._delay:
+                self._away, self._merge_at = self._offer and self._offer[0], self.steps + self._delay
+                self._connected.call(self._connected.member.train)
+            else:
+                self._merge()
+        return merges or (is_due and not self._delay)
+
+    def _merge(self) -> None:
+        """Waits until what was handed in is in a round, and lets the model continue."""
+        session, began = self._connected, monotonic()
+        session.call(session.member.stop_training)
+        self._follow(lambda side: side.is_active and not side.waits)
+        self._step.exchange_s += monotonic() - began
+        self._step.blocked_s += monotonic() - began
+        self._continue()
 
     def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
         """Hands in what has moved since, loads the agreed weights, and leaves."""
         yield from ()
         self._step = step
         self._follow(lambda side: side.is_active)
+        if self._away is not None:
+            self._merge()
         for number in self._order:
             if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any():
                 self._hand_in(number)
@@ -310,8 +330,8 @@ class MemberRounds:
 
     @property
     def _trains(self) -> bool:
-        """Whether the model may be trained: it has continued from the agreed weights."""
-        return all(fragment.trains for fragment in self._fragments)
+        """Whether the model may be trained: it has continued from the agreed weights, or will later."""
+        return all(fragment.trains or fragment is self._away for fragment in self._fragments)
 
     @property
     def _order(self) -> list[int]:
@@ -452,25 +472,25 @@ class MemberRounds:
         if self._model is not None and slots[0] == min(slots) and not number:
             buffers = to_bytes(buffers_of(self._model).values())
         self._offer = fragment, message, record, examples
+        for one in self._fragments:
+            one.sent_at = self.progress
+        fragment.begin_anew(self.steps)
         offer = joined(message, joined(_numbers(examples, number), buffers))
         session.call(session.member.hand_in, offer, monotonic())
 
-    def _continue(self, *, anew: bool = True) -> None:
+    def _continue(self) -> None:
         """Lets the model continue from the agreed weights; it trains from now on.
 
-        `anew`: whether an interval begins. One that was begun ends when it would have, also where the member
-        has joined again since: so what is learned from one shard is in one offer.
+        An interval that was begun ends when it would have, also where the member has joined again since: so
+        what is learned from one shard is in one offer.
         """
-        session = self._connected
+        session, away, self._away = self._connected, self._away, None
         if self._model is not None and not self._fragments[0].trains:
             load_buffers(self._model, self.agreed.buffers)
         for fragment in self._fragments:
-            if anew:
-                fragment.sent_at = self.progress
             if not fragment.trains:
                 fragment.workers, fragment.trains = max(1, self.membership.members), True
-                fragment.load_agreed()
-                fragment.begin_anew(self.steps if anew else fragment.sent_step)
+                fragment.load_agreed(late=fragment is away)
         session.call(session.member.train)
 
     # States.
@@ -480,7 +500,9 @@ class MemberRounds:
         return {"steps": self.steps, "fragments": [one.shared_state() for one in self._fragments]}
 
     def worker_state(self) -> dict[str, Any]:
-        """What only this member has; to be saved between two steps."""
+        """What only this member has; to be saved between two steps. What is on its way is merged first."""
+        if self._away is not None:
+            self._merge()
         return {
             "progress": self.progress,
             "fragments": [fragment.worker_state() for fragment in self._fragments],
