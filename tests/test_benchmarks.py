@@ -75,7 +75,7 @@ TABLES = {
     "asynchronous": 2,
     "churn": 1,
     "gradients": 1,
-    "tuned": 2,
+    "tuned": 3,
     "hook": 2,
     "hybrid": 2,
     "language": 3,
