@@ -152,16 +152,17 @@ class Fragment:
         """How often it was sent."""
         return self.averaging.done + (self.in_flight is not None)
 
-    def send(self, steps: int) -> Exchange:
-        """Compresses what the worker sends after so many steps, and sends the first messages."""
+    def send(self, steps: int, weight: float = 1.0) -> Exchange:
+        """Compresses what the worker sends after so many steps, and sends the first messages.
+
+        Multiplied by a weight; with the former one, the worker continued from the agreed weights.
+        """
         part, pattern = self.part, self.pattern
         if self._fields.exchange == "weights":
             means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
             pattern.rms = dict(zip(pattern.names, means, strict=True))
-        update = self.pseudo_gradient()
-        exchange = self.averaging.begin(
-            update if part.weight == 1 else [part.weight * tensor for tensor in update]
-        )
+        update, part.weight = self.pseudo_gradient(), weight
+        exchange = self.averaging.begin(update if weight == 1 else [weight * tensor for tensor in update])
         self.note_sending()
         return exchange
 
@@ -481,12 +482,13 @@ class LocalRounds:
             part.examples if weighted else None,
             buffers_of(self._model) if self._model is not None and not number else {},
         )
+        weight = 1.0
         if weighted:
             if self._unit is None:  # once, this waits for a delay of the link
                 received = yield lambda: side.received
                 self._unit = (received.examples or 0.0) / self._group.workers or 1.0
-            part.weight = part.examples / self._unit
-        exchange = fragment.send(self.steps - fragment.sent_step)
+            weight = part.examples / self._unit
+        exchange = fragment.send(self.steps - fragment.sent_step, weight)
         rounds, result = self._rounds(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
             result = self._thread.submit(run, rounds)
