@@ -145,7 +145,7 @@ def map_one_of(
         return sorted(whole, reverse=True)[:3]
 
     def snapshot(name: str) -> Iterable[tuple[str, Tensor]]:
-        return load_tensors(store.read(name)).items()
+        return sorted(load_tensors(store.read(name)).items())  # on all ranks alike
 
     checkpoints: list[Checkpoint] = [
         checkpoint,
@@ -174,6 +174,7 @@ def _to_reload(
 ) -> None:
     """Gives tensors to the reloader, with those that have to be loaded together with them.
 
+    They are in one order on all ranks: loading may be collective, as for a scale that ranks have in common.
     `unused`: names of those that the loader may take where it is not only recorded.
     """
     names, whole = lost | unused, dict[str, Tensor]()
@@ -188,7 +189,8 @@ def _to_reload(
         return {n for n, storage in found if storage in storages} | ({""} if storages else set())
 
     while True:
-        whole.update((name, t.detach().clone()) for name, t in checkpoint() if name in names - whole.keys())
+        more = {name: t.detach().clone() for name, t in checkpoint() if name in names - whole.keys()}
+        whole = dict(sorted((whole | more).items()))
         if not (others := set.union(*on_all(gather, differing))):
             break
         if others == {""}:

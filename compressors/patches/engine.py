@@ -121,7 +121,7 @@ class EngineReader(StreamReader):
         super().__init__(place, threads=threads)
         self._tensors, self._rank, self._gather = tensors, rank, gather
         self._reloader = reloader
-        self._reloaded = {name: t for name, t in tensors.items() if t.reloaded and not t.tied_to}
+        self._reloaded = {n: t for n, t in sorted(tensors.items()) if t.reloaded and not t.tied_to}
         self._verify_every, self._updates, self._files = verify_every, 0, dict[str, Any]()
         self._entries = {name: Entry(t.row, _NONE, _NONE) for name, t in tensors.items()}
         self._factors = {name: factor_of(t.row) for name, t in tensors.items()}

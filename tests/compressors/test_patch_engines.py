@@ -72,11 +72,18 @@ class Engine(nn.Module):
         self.load_weights(weights.items())
         self.experts.copy_(torch.stack([expert.reshape(-1)[ORDER].view(8, 6) for expert in self.experts]))
         self.failing, self.reader = False, cast("EngineReader", None)
+        self.loaded: list[str] = []
 
     def reload(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Makes a whole layer anew, of which some tensors may be mapped."""
         self.qk.zero_()
-        self.load_weights(weights)
+
+        def noted() -> Iterable[tuple[str, Tensor]]:
+            for name, tensor in weights:
+                self.loaded.append(name)
+                yield name, tensor
+
+        self.load_weights(noted())
         if self.failing:
             raise MemoryError("none is left")
 
@@ -143,8 +150,10 @@ class Group:
 
             weights = engine.weights
             reloader = Reloader(engine, engine.reload) if engine.fault == "own ways" else None
+            order = sorted(weights.items(), reverse=engine.rank > 0)  # files may be read in any order
+
             tensors = map_checkpoint(
-                engine.load_weights, lambda: iter(weights.items()), gather, engine.reorder, reloader
+                engine.load_weights, lambda: iter(order), gather, engine.reorder, reloader
             )
             engine.reader = EngineReader(
                 place, tensors, reloader=reloader, rank=engine.rank, gather=gather, threads=1, **options
@@ -360,6 +369,8 @@ def test_what_cannot_be_mapped_is_reloaded_whole(ranks: int, tmp_path: Path) -> 
         assert group.update() == 8
         assert group.has(states[8])
         group.verify()
+    orders = [engine.loaded for engine in group.engines]  # loading may be collective
+    assert all(order == orders[0] for order in orders)
 
 
 @in_turn("fault", ["changes more", "ignores"])
