@@ -308,6 +308,25 @@ def test_moments_that_do_not_fit_are_refused():
         moments_of([lbfgs])
 
 
+def test_a_member_leaves_while_a_round_is_on_its_way(coordinator):
+    model, optimizer, local = make(members(coordinator), delay_steps=2)
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(4):  # it has handed in after three, and would merge after five
+        train(model, optimizer, drawing)
+        assert not local.step()
+    local.leave()
+    state = deepcopy(local.state_dict())
+    assert local.membership.round == 1
+    assert state["rounds"]["fragments"][0]["pending"].any()  # the fourth step
+    again = make(members(coordinator), delay_steps=2)
+    again[2].load_state_dict(state)
+    again[2].join()
+    assert (again[2].membership.dropped, again[2].membership.round) == (0, 1)
+    again[2].finish()
+    assert again[2].membership.round == 2
+
+
 def test_weights_that_are_not_finite_reach_nobody(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()

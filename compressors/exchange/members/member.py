@@ -232,9 +232,7 @@ class Member:
         if pulses:
             self._next_pulse = now + self._pulse_s
         if not self.incarnation:
-            now_so = {"state": self.applied, "offered": self.offered, "shards": tuple(sorted(self.shards))}
-            hello = self._hello.model_copy(update=now_so)
-            return [(COORDINATOR, hello)] if pulses and not self._is_final else []
+            return [(COORDINATOR, self.hello)] if pulses and not self._is_final else []
         view = self.view
         assert view is not None
         report = Report(
@@ -281,6 +279,13 @@ class Member:
     def stop_training(self) -> None:
         """Tells that the agreed state may change."""
         self._trains = False
+
+    @property
+    def hello(self) -> Hello:
+        """What it says to become a member, or one again."""
+        epoch = self._hello.epoch if self.view is None else self.view.epoch
+        kept = {"epoch": epoch, "state": self.applied, "offered": self.offered}
+        return self._hello.model_copy(update={**kept, "shards": tuple(sorted(self.shards))})
 
     @property
     def waits(self) -> bool:
@@ -452,9 +457,7 @@ class Member:
         """Begins a new incarnation."""
         self.incarnation = view.incarnation
         self._mine.add(view.incarnation)
-        self._hello = self._hello.model_copy(
-            update={"previous": view.incarnation, "run": view.run, "epoch": view.epoch}
-        )
+        self._hello = self._hello.model_copy(update={"previous": view.incarnation, "run": view.run})
         void = [recall.round for recall in view.recalls for state in self._history if recall.voids(state)]
         self._history = deque((state for state in self._history if not view.is_void(state)), 256)
         if self.applied is not None and view.is_void(self.applied):

@@ -247,6 +247,8 @@ class MemberRounds:
         session, until = self._connected, monotonic() + self._members.leave_within
         session.call(session.member.stop_training)
         self._follow(lambda side: not side.waits or monotonic() > until)
+        if self._away is not None:
+            self._continue()
         fragments, examples = self._fragments, 0.0
         rest = torch.cat([tensor for fragment in fragments for tensor in fragment.pattern.unsent()])
         if not session.member.shards:  # others learn from these, all of them
@@ -515,12 +517,7 @@ class MemberRounds:
         if self._session is None:
             return self._hello
         with self._session.lock:
-            side, view = self._session.member, self._session.member.view
-            if view is None:
-                return self._hello
-            update = {"previous": view.incarnation, "run": view.run, "epoch": view.epoch}
-            update |= {"state": side.applied, "offered": side.offered, "shards": tuple(sorted(side.shards))}
-            return self._hello.model_copy(update=update)
+            return self._session.member.hello
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
