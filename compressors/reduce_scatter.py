@@ -227,9 +227,12 @@ class ReduceScatterState(StepState):
 
     def _compressor(self, names: Sequence[str], padded: Sequence[int]) -> Compressor:
         """Compresses parameters, one message for as many as there are different names."""
-        pairs = enumerate(zip(names, padded, strict=True))
-        slices = tuple(ParameterSlice(name, ordinal, 0, size, size) for ordinal, (name, size) in pairs)
-        messages = len(names) // len(set(names))
+        each = len(set(names))
+        messages = len(names) // each
+        slices = tuple(
+            ParameterSlice(name, place, place // each * size, (place // each + 1) * size, messages * size)
+            for place, (name, size) in enumerate(zip(names, padded, strict=True))
+        )
         return Compressor(self._method, self._worker, Shard(0, sum(padded), slices), messages=messages)
 
     def _collectives_of(self, group: dist.ProcessGroup) -> Collectives:

@@ -127,8 +127,17 @@ class _Unit:
         return [trained[place] for place in here], [shards[place] for place in here]
 
     def gather(self, shards: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-        """The shards one after the other in the buffer, added to what was held back, and their sizes."""
+        """The shards one after the other in the buffer, added to what was held back, and their sizes.
+
+        Raises CompressionError where what was held back is of other parameters.
+        """
         sizes = [shard.numel() for shard in shards]
+        if self.holds_back and self.buffer.numel() != sum(sizes):
+            raise CompressionError(
+                f"gradients of {', '.join(self.named.names.values())} were held back "
+                "(set_requires_all_reduce(False)), and other parameters of them are trained now: freeze or "
+                "thaw parameters after a pass with an all-reduce"
+            )
         if self.buffer.numel() != sum(sizes) or self.buffer.dtype != shards[0].dtype:
             self.buffer = torch.empty(sum(sizes), dtype=shards[0].dtype, device=shards[0].device)
         rows = list(torch.split(self.buffer, sizes))
@@ -308,7 +317,10 @@ class ReplicaState(WorkerState):
         if any(exchange.unit is unit for exchange in self._under_way):  # the module was used several times
             self._require_no_memory_of_steps()
             unit.buffer = torch.empty(0)
-        buffer, sizes = unit.gather(shards)
+        try:
+            buffer, sizes = unit.gather(shards)
+        except CompressionError as problem:
+            raise self._fail(problem) from None
         unit.holds_back = not unit.named.group.all_reduce_grads
         if unit.holds_back:
             flat.zero_()
@@ -375,7 +387,8 @@ class ReplicaState(WorkerState):
         """A step that one shard leaves out is left out by all of the island."""
         device = transport_of(self._shards, self._units[0].named.group.device)
         skips = torch.tensor([int(self.last_step.skipped)], device=device)
-        dist.all_reduce(skips, dist.ReduceOp.MAX, group=self._shards)
+        with self._reducer.reaching():
+            dist.all_reduce(skips, dist.ReduceOp.MAX, group=self._shards)
         if skips.item() and not self.last_step.skipped:
             self.last_step.skip("a parameter of another shard", -1)
 

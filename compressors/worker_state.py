@@ -28,10 +28,10 @@ from .reducers.all_reduce import AllReduce, BroughtExchange
 from .reducers.base import Options, Reducer
 from .reducers.compressed import CompressedReducer
 
-_STATE_VERSION = 9
+_STATE_VERSION = 10
 """From 7 on, residuals have the shapes of their parameters: before, the order of their elements depended on
 a memory format that was not saved; from 8 on, totals and links are this worker's; from 9 on, what is kept of
-sums is named downlink."""
+sums is named downlink; from 10 on, it has the strides of parameters."""
 
 
 class StepState:
@@ -70,10 +70,11 @@ class WorkerState(StepState):
         feedback: residuals, velocities and thresholds, by parameter name.
         last_step: what this worker sent and received in the latest step, complete once `backward()` returned.
             A step ends when an optimizer steps one of the parameters, or when gradients are cleared; until
-            then, it counts all passes that are exchanged. With `nonfinite: skip`, check `last_step.skipped`,
-            and skip the optimizer's step if it is set.
+            then, it counts all passes that are exchanged. With `nonfinite: skip`, check `last_step.skipped`;
+            if it is set, skip the optimizer's step, and clear the gradients: otherwise the next pass belongs
+            to the skipped step.
         statistics: by parameter name, of the last step observed (see `observe_next_step`).
-        failure: the error that made an exchange fail.
+        failure: the error that made an exchange of the latest backward pass fail.
         gradient_scale: a factor for gradients, applied before anything else.
     """
 
@@ -174,14 +175,18 @@ class WorkerState(StepState):
             "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": self._reducer.state_dict(),
-            **(
-                {}
-                if self._reducer.downlink_feedback is None
-                else {"downlink": self._reducer.downlink_feedback.state_dict()}
-            ),
+            **self._downlink_state(),
             "totals": self.totals.state_dict(),
             "traffic": self.traffic.state_dict(),
         }
+
+    def _downlink_state(self) -> dict[str, Any]:
+        """What is kept of sums, and the strides by which its slices were cut out of parameters."""
+        feedback, orders = self._reducer.downlink_feedback, self.feedback.orders
+        if feedback is None:
+            return {}
+        strides = {name: list(orders[name].strides) for name in feedback.slices if name in orders}
+        return {"downlink": {**feedback.state_dict(), "strides": strides}}
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
@@ -199,10 +204,19 @@ class WorkerState(StepState):
 
         Raises:
             ValueError: the state has another version, lacks a part, or belongs to another worker, another
-                number of workers or another method; or a tensor's parameter does not exist here or has
-                another shape; or with `reshard`, a worker's state is missing. Nothing is restored then. A
-                parameter that is frozen here exists: its residual is kept, and saved again.
+                number of workers, another method or exchange pattern; or a tensor's parameter does not exist
+                here or has another shape, or where sums of shards are kept, another memory format; or with
+                `reshard`, a worker's state is missing. Nothing is restored then. A parameter that is frozen
+                here exists: its residual is kept, and saved again.
         """
+        for saved in [state] if isinstance(state, Mapping) else state:
+            for name, strides in saved.get("downlink", {}).get("strides", {}).items():
+                order = self.feedback.orders.get(name)
+                if order is not None and list(order.strides) != strides:
+                    raise ValueError(
+                        f"the memory format of {name!r} is not that of the state, which has a part of what "
+                        "was not sent of it: change the model's before it is loaded"
+                    )
         if reshard:
             state = self._resharded([state] if isinstance(state, Mapping) else state)
         if not isinstance(state, Mapping):
@@ -223,13 +237,16 @@ class WorkerState(StepState):
             raise ValueError(f"the state is of another method than {self.config}")
         if (downlink_feedback is None) == ("downlink" in state):
             raise ValueError("the state is of another exchange pattern")
-        self.feedback.load_state_dict(state, self._known)
+        Traffic(self.workers).load_state_dict(state["traffic"])
+        restore = [self.feedback.restoring(state, self._known)]
         if downlink_feedback is not None:
-            downlink_feedback.load_state_dict(state["downlink"], self._parameters)
+            restore.append(downlink_feedback.restoring(state["downlink"], self._parameters))
         if state["powersgd"] is not None:
             self._reducer.load_state_dict(state["powersgd"])
+        for call in restore:
+            call()
         self.traffic.load_state_dict(state["traffic"])
-        self._before_last, self.last_step = totals, Step()
+        self._before_last, self.last_step, self.failure = totals, Step(), None
         self._reducer.end_step(skipped=False, stepped=set())
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -241,7 +258,13 @@ class WorkerState(StepState):
         state = dict(former[model_of(rank, len(former))])
         state.pop("downlink", None)
         kept = resharded(
-            former, rank, self.workers, self.config.reduction, reducer.shards, reducer.downlink_feedback
+            former,
+            rank,
+            self.workers,
+            self.config.reduction,
+            reducer.shards,
+            reducer.downlink_feedback,
+            reduces_shards=reducer.reduces_shards,
         )
         traffic = Traffic(self.workers).state_dict()
         return {**state, **kept, "rank": rank, "workers": self.workers, "traffic": traffic}
@@ -258,6 +281,7 @@ class WorkerState(StepState):
         else:
             self._require_no_memory_of_steps()
             self.last_step.residual_squares = 0.0
+        self.failure = None
         self._reducer.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}

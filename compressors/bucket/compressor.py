@@ -134,10 +134,10 @@ class Compressor:
         self._iteration = iteration
         parts = self._parts(gradients, rms, weights)
         copies = copies or terms is not None
-        before = [[memory.clone() for memory in _memory_of(part)] for part in parts] if copies else None
-        for kept, gradient in zip(before or (), terms or (), strict=False):
-            for residual in kept[:1]:
-                _gain(residual, gradient)
+        before = None
+        if copies and (before := self._copies) is None:
+            before = [[memory.clone() for memory in _memory_of(part)] for part in parts]
+        self._add_to_copies(before, terms)
         with self.feedback.lock:
             outgoing = self._compress(parts)
         if self.method.nonfinite == "skip":
@@ -145,6 +145,16 @@ class Compressor:
             parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
             self._taken.append((outgoing, parts, before))
         return outgoing
+
+    @property
+    def _copies(self) -> list[list[Tensor]] | None:
+        """What memories were before the first exchange of a step that has several; None without copies."""
+        return self._taken[0][2] if self._taken else None
+
+    def _add_to_copies(self, copies: list[list[Tensor]] | None, terms: Sequence[Tensor] | None) -> None:
+        for kept, gradient in zip(copies or (), terms or (), strict=False):
+            for residual in kept[:1]:
+                _gain(residual, gradient)
 
     def _parts(
         self,
@@ -207,6 +217,8 @@ class Compressor:
         arrays = readback.fetch_with([array for update, _ in updates for array in update.arrays()])
         if refused := not_finite():
             return self._refuse(refused, output, parts)
+        if output is not None and method.nonfinite == "refuse":
+            method.on_sent(output.update, parts, ops)
         updates = [(update.with_arrays(arrays), codec) for update, codec in updates]
         return Outgoing(message.write_all(updates, method.symbol_codec, ops.threads), tallies)
 
@@ -237,6 +249,7 @@ class Compressor:
         for part in self._parts(gradients):
             if part.residual is not None:
                 _gain(part.residual, part.gradient)
+        self._add_to_copies(self._copies, gradients)
 
     def put_back(self, stepped: Set[str] = frozenset()) -> None:
         """Undoes what `compress` took out of the residuals since the last `commit`.
@@ -260,7 +273,11 @@ class Compressor:
 
     def commit(self) -> None:
         """Confirms that what was taken out has arrived, so there is nothing to put back."""
-        self._taken = []
+        taken, self._taken = self._taken, []
+        for outgoing, parts, _ in taken if self.method.momentum_correction else ():
+            sent = self.read(outgoing.payload)
+            if not isinstance(sent, NonFinite) and len(self.layout.sent):
+                self.method.on_sent(self._here(sent)[0], parts, self.ops)
 
     @property
     def nbytes(self) -> int:

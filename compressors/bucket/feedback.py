@@ -1,6 +1,6 @@
 """What one worker keeps between synchronizations (error feedback): residuals, velocities, thresholds."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -68,13 +68,17 @@ class Feedback:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
-        """Restores copies of what `state_dict` returned; the state may hold more than that.
+        """Restores copies of what `state_dict` returned; for arguments and errors see `restoring`."""
+        self.restoring(state, like)()
+
+    def restoring(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> Callable[[], None]:
+        """Reads what `state_dict` returned, and perhaps more; what is returned restores copies of it.
 
         `like` has a tensor of every parameter, of its shape and on its device.
 
         Raises:
             ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, a
-                memory is not of this method. Nothing is restored then.
+                memory is not of this method.
         """
         missing = [part for part in _PARTS if part not in state]
         if missing:
@@ -95,8 +99,12 @@ class Feedback:
             int(shard): self._restored(saved, like)
             for shard, saved in state.get("shard_memories", {}).items()
         }
-        self.residuals, self.velocities = residuals, velocities
-        self.memories, self.shard_memories = memories, shard_memories
+
+        def restore() -> None:
+            self.residuals, self.velocities = residuals, velocities
+            self.memories, self.shard_memories = memories, shard_memories
+
+        return restore
 
     def _plain_shards(self) -> dict[str, Any]:
         shards = self.shard_memories.items()

@@ -27,6 +27,7 @@ class Averaging:
     Attributes:
         pattern: this worker's.
         done: means so far.
+        residual_squares: sum of squares of what this worker had not sent after the latest one.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Averaging:
 
         Errors have the tensors' names: `nonfinite` makes that of one which is not finite, on a rank.
         """
-        self.pattern, self.done = pattern, 0
+        self.pattern, self.done, self.residual_squares = pattern, 0, 0.0
         self._carrier, self._names, self._tag, self._nonfinite = carrier, list(names), tag, nonfinite
 
     def begin(self, tensors: list[Tensor], refused: int | None = None) -> Exchange:
@@ -49,9 +50,7 @@ class Averaging:
 
         For `refused` see `Pattern.rounds`.
         """
-        exchange = Exchange(self.pattern, tensors, self.done, self._carrier, self._tag, refused=refused)
-        exchange.begin()
-        return exchange
+        return Exchange(self.pattern, tensors, self.done, self._carrier, self._tag, refused=refused)
 
     def complete(self, exchange: Exchange) -> Coroutine[Tensor | RefusedUpdate]:
         """Goes on with an exchange to its end, in any thread.
@@ -70,8 +69,12 @@ class Averaging:
             RECORDER.add("exchange", "wire", began, ended, "round")
             RECORDER.add("wait", "compute", began, ended)
         exchange.payloads.result()  # raises at once: simulated workers wait for what will not come
-        mean: Tensor | RefusedUpdate = yield partial(_mean, exchange)
+        mean: Tensor | RefusedUpdate = yield partial(self._mean, exchange)
         return mean
+
+    def _mean(self, exchange: Exchange) -> Tensor | RefusedUpdate:
+        refusals = exchange.refusals(self._names)
+        return refusals[0] if refusals else exchange.assemble()
 
     def refusal(self, refused: RefusedUpdate) -> Exception:
         """The error for a tensor that is not finite."""
@@ -100,7 +103,8 @@ class Averaging:
         for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
             for interval in intervals:
                 RECORDER.add(name, "compute", *interval)
-        step.residual_squares += pattern.residual_squares()
+        self.residual_squares = pattern.residual_squares()
+        step.residual_squares += self.residual_squares
         step.keeps_residuals |= pattern.keeps_residuals
         pattern.commit()
         return None if isinstance(mean, RefusedUpdate) else mean
@@ -119,6 +123,7 @@ class Averaging:
         """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
         saved = state_of_rank(state, self._carrier.rank, self._carrier.workers, STATE_VERSION)
         self.pattern.load_state_dict(saved)
+        self.residual_squares = self.pattern.residual_squares()
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what `worker_state` gave to all processes of another number of workers.
@@ -127,11 +132,7 @@ class Averaging:
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
         self.pattern.take_over(former)
-
-
-def _mean(exchange: Exchange) -> Tensor | RefusedUpdate:
-    refusals = exchange.refusals()
-    return refusals[0] if refusals else exchange.assemble()
+        self.residual_squares = self.pattern.residual_squares()
 
 
 def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ..bucket.ledger import Traffic
+from ..errors import CorruptMessage
 from .carrier import Payload
 from .patterns.base import Pattern, RefusedUpdate
 from .rounds import ExchangeRecord, Payloads, RoundCarrier
@@ -38,11 +39,12 @@ class Exchange:
         schedule: Callable[[Callable[[], None]], object] | None = None,
         refused: int | None = None,
     ) -> None:
-        """Prepares an exchange, under a tag that no other one under way has; `begin` starts it.
+        """Compresses in this thread, and sends the first messages, with a tag that no other exchange has.
 
         `schedule` gets a call that goes on with the rounds, once the messages of a round are here. It is
         called in the carrier's thread and must not wait: it passes the call to another thread. By default,
-        the call waits for `go_on`. For the other arguments see `Pattern.rounds`.
+        the call waits for `go_on`. For the other arguments see `Pattern.rounds`. Raises what compressing
+        raises.
         """
         self.pattern, self.payloads = pattern, Future[Payloads]()
         self.record = ExchangeRecord(Traffic(carrier.workers))
@@ -50,9 +52,6 @@ class Exchange:
         self._carrier, self._tag = carrier, tag
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._schedule = schedule or self._calls.put
-
-    def begin(self) -> None:
-        """Compresses in this thread, and sends the first round's messages; raises what compressing raises."""
         self._advance(None)
 
     def go_on(self, *, waits: bool = True) -> tuple[float, float]:
@@ -66,9 +65,16 @@ class Exchange:
         call()
         return began, ended
 
-    def refusals(self) -> list[RefusedUpdate]:
-        """Which workers had no update; raises PeerLost or CorruptMessage."""
-        return self.pattern.refusals(self.payloads.result())
+    def refusals(self, names: Sequence[str]) -> list[RefusedUpdate]:
+        """Which workers had no update, because of one of the parameters named.
+
+        Raises PeerLost or CorruptMessage.
+        """
+        refusals = self.pattern.refusals(self.payloads.result())
+        for refusal in refusals:
+            if refusal.ordinal >= len(names) or not 0 <= refusal.rank < self._carrier.workers:
+                raise CorruptMessage(f"a refusal of parameter {refusal.ordinal} by worker {refusal.rank}")
+        return refusals
 
     def assemble(self, total: Tensor | None = None) -> Tensor:
         """The mean (or sum) of all workers' updates, once; see `Pattern.assemble`."""

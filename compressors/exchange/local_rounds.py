@@ -162,7 +162,11 @@ class Fragment:
             means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
             pattern.rms = dict(zip(pattern.names, means, strict=True))
         update, part.weight = self.pseudo_gradient(), weight
-        exchange = self.averaging.begin(update if weight == 1 else [weight * tensor for tensor in update])
+        if weight != 1:
+            update = [weight * tensor for tensor in update]
+        elif self._fields.delay_steps and not pattern.compresses_at_once:
+            update = [tensor.clone() for tensor in update]  # they may be the weights, which steps change
+        exchange = self.averaging.begin(update)
         self.note_sending()
         return exchange
 
@@ -519,7 +523,7 @@ class LocalRounds:
         step.blocked_s += perf_counter() - began if late else in_flight.record.waited_s
         mean = fragment.averaging.finish(result, in_flight.record, step, self.traffic)
         assert mean is not None, "what is not finite is refused"
-        step.residual_squares = sum(other.pattern.residual_squares() for other in self.fragments)
+        step.residual_squares = sum(other.averaging.residual_squares for other in self.fragments)
         yield partial(self._apply, fragment, mean, side)
         self._load(fragment, late=late, buffers=bool(side.buffers))
         return True
@@ -549,7 +553,7 @@ class LocalRounds:
             raise ValueError(
                 f"the state of {len(shared['fragments'])} fragments, this run has {len(self.fragments)}"
             )
-        self.steps, self._unit = int(shared["steps"]), shared["unit"]
+        self.steps, self._unit, self._finished = int(shared["steps"]), shared["unit"], None
         for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 

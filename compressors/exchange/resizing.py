@@ -57,13 +57,18 @@ def resharded(
     reduction: Literal["mean", "sum"],
     shards: Sequence[Collection[str]],
     downlink_feedback: Feedback | None,
+    *,
+    reduces_shards: bool,
 ) -> dict[str, Any]:
     """One worker's part of what another number of workers kept, as states of `Feedback` by rank.
 
     `shards` has the names of the parameters that each shard has elements of; `downlink_feedback` is what the
     worker keeps of sums. Thresholds are those of one former worker; where a parameter is cut, those of its
-    first piece.
+    first piece. Raises ValueError where some of the former workers reduced shards, and `reduces_shards` says
+    that none does now, or the other way round.
     """
+    if any("downlink" in state for state in former) != reduces_shards:
+        raise ValueError("the states are of another exchange pattern")
     share = share_of(len(former), workers, reduction)
     kept: dict[str, Any] = {
         kind: merged([state[kind] for state in former[rank::workers]], share)

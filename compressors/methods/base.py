@@ -261,6 +261,9 @@ class CompressedMethod(_Common):
     def run(self, given: BucketInput) -> RuleOutput:
         """Adds gradients to residuals, and takes out the update; `given.tallies` has what it counts."""
 
+    def on_sent(self, update: Update, parts: Sequence[Part], ops: Ops) -> None:
+        """Called once an update of some parts is known to count: not where a step is refused or skipped."""
+
     def memory_of(self, name: str) -> type[PolicyMemory]:
         """The class of the memory of a parameter, or of all together (`thresholds.base.ALL`)."""
         return PolicyMemory

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..calls import expand
 from ..fields import QUANTIZERS, Group
 from ..lazy import numpy as np
-from ..ops.interface import Batch, Selected, Target
+from ..ops.interface import Batch, Ops, Selected, Target
 from ..ops.limits import SMALLEST_TAU, Form, ThresholdRule
 from ..ops.parts import Part
 from ..ops.readback import Pending
@@ -137,7 +137,7 @@ class SparseMethod(CompressedMethod):
         pending = self.take(batch, target, sampled, decided, given)
         given.readback.fetch()
         selected = pending()
-        clipped = self._clear_and_clip(batch, target, active, selected, given)
+        clipped = self._clip(active, selected, given)
         taus = np.maximum(tried, np.float32(SMALLEST_TAU))
         counts = np.zeros(len(segments), np.int64)
         taus[numbers], counts[numbers] = selected.taus, np.diff(selected.ends, prepend=0)
@@ -166,15 +166,19 @@ class SparseMethod(CompressedMethod):
 
         return RuleOutput(update, finish)
 
-    def _clear_and_clip(
-        self, batch: Batch, target: Target, parts: Sequence[Part], selected: Selected, given: BucketInput
-    ) -> Callable[[], None]:
-        """Clears velocities and clips residuals after the passes; returns what tallies their squares."""
-        if self.momentum and len(parts):
-            # The momentum of an element that was sent would move it further in the old direction.
-            rows = batch.rows.copy()
-            rows[:, 0] = [0 if part.velocity is None else part.velocity.data_ptr() for part in parts]
-            given.ops.add_words(target.words[: int(selected.ends[-1])], selected.ends, rows, None, None)
+    def on_sent(self, update: Update, parts: Sequence[Part], ops: Ops) -> None:
+        """Clears the velocities of what was sent: they would move it further in the old direction."""
+        if not self.momentum or not update.k:
+            return
+        assert update.words is not None
+        segments = update.segments
+        velocities = [parts[ordinal].velocity for ordinal in segments.ordinals]
+        starts = np.array([0 if each is None else each.data_ptr() for each in velocities], np.int64)
+        rows = np.stack((starts, starts, segments.sizes, segments.firsts), axis=1)
+        ops.add_words(update.words, np.cumsum(update.counts), rows, None, None)
+
+    def _clip(self, parts: Sequence[Part], selected: Selected, given: BucketInput) -> Callable[[], None]:
+        """Clips residuals after the passes; returns what tallies their squares."""
         clip: Clip | None = getattr(self, "clip", None)
         if clip is None or (given.iteration + 1) % clip.every:
             return lambda: None

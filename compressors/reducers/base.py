@@ -15,7 +15,7 @@ from ..bucket.bucket import Bucket
 from ..bucket.feedback import Feedback
 from ..bucket.layout import ParameterSlice
 from ..bucket.ledger import Step, Traffic
-from ..errors import CompressionError, PeerLost, reaching
+from ..errors import CompressionError, CorruptMessage, PeerLost, reaching
 from ..methods import Method
 from ..pattern_names import PatternName
 from .pass_times import PassTimes
@@ -58,10 +58,12 @@ class Reducer(ABC):
         traffic: what went over each link, where messages are ours.
         downlink_feedback: what this worker has not sent yet of sums that it reduces for all; None where it
             reduces none.
+        reduces_shards: whether some workers do.
         shards: the slices of parameters in each shard that is compressed by itself, by name.
     """
 
     averages = False
+    reduces_shards = False
     downlink_feedback: Feedback | None = None
     shards: Sequence[Mapping[str, ParameterSlice]] = ({},)
 
@@ -125,9 +127,9 @@ class Reducer(ABC):
 
     @contextmanager
     def reaching(self) -> Iterator[None]:
-        """Notes as the failure that another worker was not reached inside."""
+        """Notes as the failure that a worker was not reached inside, or that a message is not valid."""
         try:
             with reaching():
                 yield
-        except PeerLost as problem:
+        except (PeerLost, CorruptMessage) as problem:
             raise self._fail(problem) from problem.__cause__

@@ -22,7 +22,7 @@ from ..bucket.compressor import Worker
 from ..bucket.feedback import Feedback
 from ..bucket.layout import cut_parameters, shards_of
 from ..bucket.ledger import Step
-from ..errors import CorruptMessage, NonFiniteGradient
+from ..errors import NonFiniteGradient
 from ..exchange.addresses import places_of
 from ..exchange.carrier import Carrier
 from ..exchange.collectives import Collectives, first_refused
@@ -108,7 +108,8 @@ class CompressedReducer(Reducer):
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self.shards = cut_parameters(sizes, shards)
-        if pattern in ("sharded", "collective", "parameter_server") and self._rank < shards:
+        self.reduces_shards = pattern in ("sharded", "collective", "parameter_server")
+        if self.reduces_shards and self._rank < shards:
             self.downlink_feedback = Feedback(self._downlink)
             self.downlink_feedback.slices = self.shards[self._rank]
         self._patterns: dict[tuple[str, ...], tuple[Pattern, list[int]]] = {}
@@ -175,16 +176,17 @@ class CompressedReducer(Reducer):
         under_way = self._begin(bucket, step, None if bucket.is_awaited else self._decoder.submit)
         exchange, buffer = under_way.exchange, bucket.buffer
         if exchange.pattern.compresses_at_once:
-            step.count_layers(exchange.record.layers)
+            with self._lock:
+                step.count_layers(exchange.record.layers)
 
         def finish(_: Future[None]) -> Tensor:
             received = perf_counter()
-            with self._reading():
-                refusals = exchange.refusals()
+            with self.reaching():
+                refusals = exchange.refusals(under_way.names)
             if refusals and self._nonfinite == "refuse":
                 refusal = refusals[0]
                 raise self._fail(NonFiniteGradient(under_way.names[refusal.ordinal], refusal.rank))
-            with self._reading():
+            with self.reaching():
                 under_way.fill()
             under_way.mark(refusals)
             bucket.add_earlier(1.0)
@@ -209,7 +211,7 @@ class CompressedReducer(Reducer):
         summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         with self._on_stream(buffer.device):
             under_way = self._begin(bucket, step, lambda go_on: go_on())
-            with self._reading():
+            with self.reaching():
                 under_way.fill()
             bucket.add_earlier(1.0)
             summed.set_result(buffer)
@@ -280,11 +282,10 @@ class CompressedReducer(Reducer):
             self._used.append(pattern)
         # Unique within a step, and the same on every worker: the ordinal of the bucket's first parameter.
         tag = f"bucket {bucket.series + self._ordinals[pattern.names[-1]]}"
-        exchange = Exchange(pattern, gradients, self._iteration, carrier, tag, schedule)
-        exchange.record.traffic.sums.elements = bucket.buffer.numel()
         started = perf_counter()
-        exchange.begin()
+        exchange = Exchange(pattern, gradients, self._iteration, carrier, tag, schedule)
         handed_over = perf_counter()
+        exchange.record.traffic.sums.elements = bucket.buffer.numel()
         step.compress_s += handed_over - started
         RECORDER.add("compress", "compute", started, handed_over, bucket.title)
         self._times.began()
@@ -345,12 +346,3 @@ class CompressedReducer(Reducer):
                 self._readback,
             )
         return self._workers_on[device]
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Notes as the failure that a worker was not reached, or that a message is not valid."""
-        try:
-            with self.reaching():
-                yield
-        except CorruptMessage as reason:
-            raise self._fail(reason) from None

@@ -61,11 +61,10 @@ def test_rounds_end_as_soon_as_one_of_the_peers_is_lost() -> None:
 
     pattern = AllGather(read_config("fp16"), Worker(ops_for(torch.device("cpu")), 0, 3), {"w": 4})
     exchange = Exchange(pattern, [torch.ones(4)], 0, here, "tag", lambda call: call())
-    exchange.begin()
     here._mark_lost(2, PeerLost(2, "is gone"))  # worker 1 has sent nothing yet
     assert exchange.payloads.done()
     with pytest.raises(PeerLost, match="worker 2 is gone"):
-        exchange.refusals()
+        exchange.refusals(["w"])
 
 
 def test_an_interface_that_gloo_is_told_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

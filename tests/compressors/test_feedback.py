@@ -1,5 +1,6 @@
 """What a worker keeps back: what did not arrive returns."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ from cases import in_turn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, compression_hook
+from taugrad.compressors import CompressionState, NonFiniteGradient, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
+from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.replicas import _Unit
 
 LINES = (
     "wgt(0.5, nonfinite='skip')",
@@ -137,3 +140,85 @@ def test_a_missing_worker_and_a_list_without_reshard_are_refused(alone: None) ->
     with pytest.raises(ValueError, match="the state of rank 0 of 3 workers, this is rank 0 of 1"):
         state.load_state_dict(former[0])
     assert not state.state_dict()["residuals"]
+
+
+def test_momentum_of_what_was_not_sent_stays() -> None:
+    """Velocities are cleared where an element was sent (Deep Gradient Compression, section 3.2)."""
+    skips, refuses = (
+        compressor(f"wgt(0.9, momentum=0.5, nonfinite='{what}')") for what in ("skip", "refuse")
+    )
+    for iteration in (1, 2):
+        for one in (skips, refuses):
+            one.compress(gradients(iteration), iteration)
+            one.commit()
+    velocities = {name: velocity.clone() for name, velocity in skips.feedback.velocities.items()}
+    for name, velocity in refuses.feedback.velocities.items():
+        assert torch.equal(velocity, velocities[name])
+        assert (velocity == 0).any()
+    skips.compress(gradients(3), 3)
+    skips.put_back()
+    for (name, velocity), gradient in zip(skips.feedback.velocities.items(), gradients(3), strict=True):
+        torch.testing.assert_close(velocity, 0.5 * velocities[name] + gradient)
+
+
+def sharded(downlink: str, layer: nn.Module | None = None) -> CompressionState:
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(nn.Linear(30, 4) if layer is None else layer)
+    state = CompressionState(ddp, "wgt(density(0.1))", pattern="sharded", downlink=downlink)
+    ddp.register_comm_hook(state, compression_hook)
+    inputs = torch.randn(5, 30) if layer is None else torch.randn(2, 3, 8, 8)
+    ddp(inputs).square().sum().backward()
+    return state
+
+
+def test_a_state_that_does_not_fit_changes_nothing(alone: None) -> None:
+    saved, state = sharded("wgt(density(0.5))").state_dict(), sharded("wgt(3.0)")
+    before = {name: tensor.clone() for name, tensor in state.state_dict()["residuals"].items()}
+    with pytest.raises(ValueError, match="a memory of"):
+        state.load_state_dict(saved)
+    after = state.state_dict()["residuals"]
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_a_state_of_another_pattern_is_refused_with_other_workers_too(alone: None) -> None:
+    saved, (plain,) = sharded("wgt(3.0)").state_dict(), states_of(1, "wgt(density(0.1))")
+    _, gathers = hooked("wgt(density(0.1))")
+    for state, given in ((gathers, saved), (sharded("wgt(3.0)"), plain)):
+        for reshard in (False, True):
+            with pytest.raises(ValueError, match="another exchange pattern"):
+                state.load_state_dict(given, reshard=reshard)
+
+
+def test_parts_of_sums_are_loaded_in_the_same_memory_format_alone(alone: None) -> None:
+    convolution = nn.Conv2d(3, 4, 3)
+    last = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    saved = sharded("wgt(3.0)", last).state_dict()
+    sharded("wgt(3.0)", nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)).load_state_dict(saved)
+    for reshard in (False, True):
+        with pytest.raises(ValueError, match="memory format of 'weight'"):
+            sharded("wgt(3.0)", convolution).load_state_dict(saved, reshard=reshard)
+
+
+def test_a_failure_is_that_of_the_latest_pass(alone: None) -> None:
+    ddp, state = hooked("wgt(0.1)")
+    saved = state.state_dict()
+    with pytest.raises(RuntimeError):
+        ddp(torch.full((1, 30), torch.inf)).sum().backward()
+    assert isinstance(state.failure, NonFiniteGradient)
+    state.load_state_dict(saved)
+    assert state.failure is None
+    with pytest.raises(RuntimeError):
+        ddp(torch.full((1, 30), torch.inf)).sum().backward()
+    ddp.zero_grad()
+    ddp(torch.ones(1, 30)).sum().backward()
+    assert state.failure is None
+
+
+def test_what_fsdp2_holds_back_is_not_added_to_other_parameters() -> None:
+    named = SimpleNamespace(names={0: "one", 1: "two"})
+    unit = _Unit(0, named, torch.empty(0))  # type: ignore[arg-type]
+    unit.gather([torch.ones(2), torch.ones(3)])
+    unit.holds_back = True
+    assert unit.gather([torch.ones(2), torch.ones(3)])[0].tolist() == [2] * 5
+    with pytest.raises(CompressionError, match="one, two were held back"):
+        unit.gather([torch.ones(2)])

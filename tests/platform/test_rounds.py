@@ -16,11 +16,15 @@ from taugrad.compressors.bucket.layout import cut
 from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import in_memory
+from taugrad.compressors.exchange.exchange import Exchange
+from taugrad.compressors.exchange.local_rounds import Agreed, Fragment
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
 from taugrad.compressors.exchange.sites import Sites
+from taugrad.compressors.exchange.worker_group import WorkerGroup
+from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.platform.spec import RunSpec
@@ -166,3 +170,76 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
     del unsent["version"]
     with pytest.raises(ValueError, match="version None of workers' states; this program reads 5"):
         two.load(shared, averaging)
+
+
+def test_a_ring_whose_second_pass_is_skipped_keeps_both_passes_gradients():
+    """Two exchanges in one step: what was sent in both goes back."""
+    workers, sizes = 3, {"w": 6}
+    rings = [
+        Ring(read_config("wgt(0.5, nonfinite='skip')"), Worker(CPU, r, workers), sizes)
+        for r in range(workers)
+    ]
+    for given in ([torch.ones(6) for _ in range(workers)], [torch.full((6,), 10.0) for _ in range(workers)]):
+        if given[0][0] == 10:
+            given[1][3] = torch.nan
+        exchanges = [
+            Exchange(ring, [tensor], 0, carrier, "tag")
+            for ring, tensor, carrier in zip(rings, given, in_memory(workers), strict=True)
+        ]
+        while not all(one.payloads.done() for one in exchanges):
+            for one in exchanges:
+                if not one.payloads.done():
+                    one.go_on(waits=False)
+    for rank, ring in enumerate(rings):
+        ring.put_back()
+        expected = torch.full((6,), 11.0)
+        if rank == 1:
+            expected[3] = 1
+        assert torch.equal(ring.feedback.residuals["w"], expected)
+
+
+@pytest.mark.parametrize("name", ["ring", "sharded"])
+def test_a_refusal_of_a_parameter_that_there_is_not_is_corrupt(name):
+    workers = 2
+    patterns = [pattern(name, "wgt(0.5)", rank, workers) for rank in range(workers)]
+    given = gradients(workers, 0)
+    given[1][1][300] = torch.nan
+    averagings = [
+        Averaging(carrier, each, ["head"]) for carrier, each in zip(in_memory(workers), patterns, strict=True)
+    ]
+    exchanges = [one.begin(tensors) for one, tensors in zip(averagings, given, strict=True)]
+    with pytest.raises(CorruptMessage, match="a refusal of parameter 1"):
+        run_lockstep([a.complete(exchange) for a, exchange in zip(averagings, exchanges, strict=True)])
+
+
+def test_a_damaged_sum_of_a_ring_names_who_compressed_it():
+    workers = 3
+    rings = [pattern("ring", "wgt(0.5)", rank, workers) for rank in range(workers)]
+    payloads: dict[int, Any] = {}
+    for number in range(workers):
+        compressor = rings[0].compressors[number]
+        zeros = [torch.zeros(part.elements) for part in compressor.shard.slices]
+        payloads[number] = compressor.compress(zeros, 0).payload
+    payloads[2] = payloads[2].copy()
+    payloads[2][-1] ^= 1
+    with pytest.raises(CorruptMessage, match="the message of worker 1"):  # chunk 2 ends with worker 1
+        rings[0].assemble(payloads)
+
+
+def test_weights_that_a_ring_sends_late_are_those_of_the_sending():
+    """The ring compresses all chunks but one in later rounds, while the worker goes on."""
+    workers, fields = 2, LocalFields(exchange="weights", pattern="ring", delay_steps=1)
+    models = [[torch.full((40,), 4.0)] for _ in range(workers)]
+    fragments = []
+    for carrier, parameters in zip(in_memory(workers), models, strict=True):
+        ring = Ring(read_config("wgt(0.5, decay=0)"), Worker(CPU, carrier.rank, workers), {"w": 40})
+        agreed = Agreed.begin([torch.zeros(40)], {}, fields)
+        fragments.append(Fragment(WorkerGroup(carrier), ring, "tag", [0], agreed, parameters, fields))
+    exchanges = [fragment.send(1) for fragment in fragments]
+    for (weights,) in models:
+        weights.fill_(8.0)  # an optimizer's step
+    one, other = run_lockstep(
+        [each.averaging.complete(sent) for each, sent in zip(fragments, exchanges, strict=True)]
+    )
+    assert torch.equal(one, torch.full((40,), 4.0))
+    assert torch.equal(one, other)

@@ -84,7 +84,7 @@ class AllGather(Pattern):
         for rank, payload in payloads.items():
             if not is_refusal(payload):
                 continue
-            refusal = self._all.read(payload)
+            (refusal,) = self._all.read_all({rank: payload})
             assert isinstance(refusal, NonFinite)
             if refusal.ordinal >= len(shard.slices):
                 raise CorruptMessage(

@@ -49,6 +49,8 @@ class Pattern(ABC):
     """All elements; `assemble` gives them in this order."""
     compresses_at_once = True
     """Whether all of the worker's gradient is compressed before the first round."""
+    reduces_shards = False
+    """Whether some workers reduce shards for all, and keep what they have not sent of the sums."""
 
     def __init__(
         self, method: Method, worker: Worker, sizes: Mapping[str, int], feedback: Feedback | None = None
@@ -134,14 +136,19 @@ class Pattern(ABC):
             raise ValueError("a state of a worker that reduces a shard, or this one does, and not both")
         scalar = torch.empty((), device=self.worker.ops.device)
         like = {name: scalar.expand(size) for name, size in self.sizes.items()}
-        self.feedback.load_state_dict(state, like)
+        restore = [self.feedback.restoring(state, like)]
         if self.downlink_feedback is not None:
-            self.downlink_feedback.load_state_dict(state["downlink"], like)
+            restore.append(self.downlink_feedback.restoring(state["downlink"], like))
+        for call in restore:
+            call()
 
     def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
         """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
         rank, workers, shards = self.worker.rank, self.worker.workers, [shard.names for shard in self.shards]
-        self.load_state_dict(resharded(former, rank, workers, self.reduction, shards, self.downlink_feedback))
+        kept = self.downlink_feedback
+        self.load_state_dict(
+            resharded(former, rank, workers, self.reduction, shards, kept, reduces_shards=self.reduces_shards)
+        )
 
     @property
     def keeps_residuals(self) -> bool:
@@ -211,11 +218,16 @@ class Pattern(ABC):
         return total
 
     def _joined(
-        self, compressors: Sequence[Compressor], payloads: Payloads, divisor: int, total: Tensor | None
+        self,
+        compressors: Sequence[Compressor],
+        payloads: Payloads,
+        divisor: int,
+        total: Tensor | None,
+        writers: Sequence[int],
     ) -> Tensor:
-        """The sum of each shard, from its payload, over a divisor; of one that is refused, zeros."""
+        """The sum of each shard, from the payload of its writer, over a divisor; of a refusal, zeros."""
         incoming = {
-            number: compressor.read_all({number: payloads[number]})
+            number: compressor.read_all({writers[number]: payloads[number]})
             for number, compressor in enumerate(compressors)
             if not self._is_refusal(payloads[number])
         }

@@ -112,11 +112,15 @@ class Ring(Pattern):
         return self._refused_shards(self._chunks, payloads)
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
-        return self._joined(self._chunks, payloads, self._divisor, total)
+        workers = self.worker.workers
+        writers = [(chunk - 1) % workers for chunk in range(workers)]
+        return self._joined(self._chunks, payloads, self._divisor, total, writers)
 
 
 class Sharded(Pattern):
     """Two rounds: to the owners, and from them to all. With one owner it is a parameter server."""
+
+    reduces_shards = True
 
     def __init__(
         self,
@@ -205,4 +209,4 @@ class Sharded(Pattern):
         return self._refused_shards(self._downlink, payloads)
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
-        return self._joined(self._downlink, payloads, 1, total)
+        return self._joined(self._downlink, payloads, 1, total, range(len(self.shards)))
