@@ -178,8 +178,12 @@ def exchanges(name: str) -> int:
     sync = GRADIENTS[name]["sync"]
     if sync["mode"] != "weights":
         return ITERATIONS
-    rounds = math.ceil(ITERATIONS / sync["every"]) if sync.get("every") else EPOCHS
-    return rounds * sync.get("fragments", 1)
+    every, fragments = sync.get("every"), sync.get("fragments", 1)
+    if not every:
+        return EPOCHS * fragments
+    # The last fragment after `every` steps, the others earlier; and in the end what has moved since.
+    firsts = (math.ceil(every * number / fragments) for number in range(1, fragments + 1))
+    return sum(1 + math.ceil((ITERATIONS - first) / every) for first in firsts)
 
 
 @in_turn("name", GRADIENTS)
