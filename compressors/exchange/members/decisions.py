@@ -72,7 +72,7 @@ class Record(_Durable):
     """The last of them."""
 
 
-class Lease(_Durable):
+class LeasedShard(_Durable):
     """A shard of the examples that was given to a member."""
 
     incarnation: int
@@ -111,8 +111,8 @@ class Table(_Durable):
     shards: int = 0
     """How many shards were given out: numbers from 0."""
     returned: list[int] = []
-    """Of them, those that nobody has and that are in no round."""
-    leases: dict[int, Lease] = {}
+    """Those of them that nobody has and that are in no round."""
+    leases: dict[int, LeasedShard] = {}
     """By shard, of those that a member has, or one of the latest rounds."""
 
     def lease(self, incarnation: int, offer: int, shard: int | None = None) -> int:
@@ -122,7 +122,7 @@ class Table(_Durable):
         if shard in self.returned:
             self.returned.remove(shard)
         self.shards = max(self.shards, shard + 1)
-        self.leases[shard] = Lease(incarnation=incarnation, offer=offer)
+        self.leases[shard] = LeasedShard(incarnation=incarnation, offer=offer)
         return shard
 
     def return_shards(self) -> None:

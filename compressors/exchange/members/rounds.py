@@ -543,7 +543,7 @@ def _numbers(examples: float, fragment: int = 0) -> Payload:
 
 
 def _read_numbers(data: Payload, fragments: int, sender: str) -> tuple[float, int]:
-    """Of how many examples an offer is, and of which fragment."""
+    """The number of examples of an offer, and its fragment."""
     examples, fragment = data.view(_NUMBERS)[0] if data.size == _NUMBERS.itemsize else (-1.0, 0)
     if not (0 <= examples < float("inf") and 0 <= fragment < fragments):
         raise CorruptMessage(f"{sender} sent an offer of {examples} examples and of fragment {fragment}")
