@@ -245,7 +245,9 @@ def test_a_shard_of_a_recalled_round_stays_with_its_process_if_that_keeps_what_i
         run="r", last=9, members={4: member}, shards=8,
         decisions={9: Decision(round=9, ballot=0, offers={0: (1, 3)})},
         records={1: Record(process="a", taken=3), 4: Record(process="a", taken=3)},
-        leases={6: LeasedShard(incarnation=1, offer=2, round=8), 7: LeasedShard(incarnation=1, offer=3, round=9)},
+        leases={
+            6: LeasedShard(incarnation=1, offer=2, round=8), 7: LeasedShard(incarnation=1, offer=3, round=9)
+        },
     )  # fmt: skip
     table.void_from(9)
     assert table.returned == returned

@@ -232,7 +232,7 @@ class Chunk(_Fields):
     ballot: _Number = 0
     """Of an agreed state."""
     digest: _Text = ""
-    """A hash of all chunks of an agreed state: members have one round's in other bytes, if moments are in them."""
+    """A hash of all chunks of an agreed state: with moments in them, members have others of one round."""
     index: _Number = 0
     count: Annotated[int, Field(ge=1, le=1 << 20)] = 1
     payload: Annotated[Any, Field(exclude=True)] = None
