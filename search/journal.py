@@ -154,6 +154,9 @@ class Trial:
         """Starts an interrupted or failed trial again; see `Started.goes_on`."""
         self._spent_before = self.spent_bytes - (self._unfinished_bytes if goes_on else 0.0)
         self._unfinished_bytes = 0.0
+        if not goes_on and not self.trainings:  # the first seed's begins from the start
+            self.course.clear()
+            self.share = 0.0
         self.ending, self.reason = None, ""
 
     def report(self, event: Reported) -> None:

@@ -29,17 +29,21 @@ class LossScale:
     """The factor of fp16's losses: halved when a gradient overflows, doubled when none has for long.
 
     It depends only on which steps were skipped. All workers know this, so their factors stay equal.
+
+    Attributes:
+        changes: whether it does: in fp16. A factor of 1 may be one on its way.
+        factor: the present one.
     """
 
     def __init__(self, precision: Precision) -> None:
         """Begins; in other precisions the factor is 1 and stays so."""
-        self._changes = precision == "fp16"
-        self.factor = _FIRST if self._changes else 1.0
+        self.changes = precision == "fp16"
+        self.factor = _FIRST if self.changes else 1.0
         self._since = 0
 
     def overflowed(self) -> bool:
         """A step was left out, as a gradient was not finite; whether that may be due to the scale."""
-        if not self._changes or self.factor <= _SMALLEST:
+        if not self.changes or self.factor <= _SMALLEST:
             return False
         self.factor /= 2
         self._since = 0
@@ -47,7 +51,7 @@ class LossScale:
 
     def stepped(self) -> None:
         """A step was done."""
-        if not self._changes:
+        if not self.changes:
             return
         self._since += 1
         if self._since == _PATIENCE:

@@ -103,7 +103,7 @@ class IslandGradients(OneWorker):
             for parameter, shard in zip(self._own, self._shards, strict=True):
                 parameter.grad = None if shard.grad is None else cast(DTensor, shard.grad).to_local()
             self.replica.step(context.position)
-        elif self._refuses and not self.replica.scale.overflowed():
+        elif not self.replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*step.nonfinite[-1])
         self.replica.model.zero_grad()
         iteration = self.ledger.begin(step)

@@ -97,7 +97,7 @@ class LocalTraining(WorkerInLockstep):
     def _step_alone(self, context: StepContext) -> None:
         """The worker's own step; in fp16 it is left out where gradients overflowed."""
         replica = self._replica
-        if replica.scale.factor != 1 and (broken := replica.nonfinite()):
+        if replica.scale.changes and (broken := replica.nonfinite()):
             if not replica.scale.overflowed():
                 raise NonFiniteGradient(broken, self.rank, can_skip=False)
             return

@@ -28,6 +28,8 @@ HEARTBEAT_S = 10.0
 STALE_S = 60.0
 """Seconds without a heartbeat after which a process counts as dead on other machines."""
 _SETTLE_S = 1.0
+_CLOCK_STEP_S = 60.0
+"""By how much the clock may be set: the time at which a process began is computed from it."""
 
 
 class RunHeld(RuntimeError):
@@ -70,7 +72,8 @@ class Holder:
     def is_alive(self, stale_s: float = STALE_S) -> bool:
         """Whether it still holds the run: it runs on this machine, or gave a heartbeat recently."""
         if self.is_near():
-            return _began(self.pid) == self.began
+            began = _began(self.pid)
+            return began is not None and abs(began - self.began) < _CLOCK_STEP_S
         return time.time() - self.heartbeat < stale_s
 
     def __str__(self) -> str:

@@ -42,7 +42,8 @@ class Publisher:
         (iteration, running), self._running = self._running, None
         try:
             made = running.result()
-        except OSError as problem:
+        except Exception as problem:  # object stores have classes of their own
+            self._begun = -1
             log.warning("the weights of iteration %s were not published: %s", iteration, problem)
             return
         yield (

@@ -116,3 +116,20 @@ def test_it_resumes_exactly_where_it_stopped(mode, last, alone, tmp_path):
     assert first.listener.losses + second.listener.losses == whole.listener.losses
     assert second.sync.totals.wire_bytes == whole.sync.totals.wire_bytes
     assert second.evaluation == whole.evaluation
+
+
+def test_one_answer_that_does_not_come_is_asked_for_again():
+    answers = iter([RuntimeError("slow"), False, RuntimeError("slow"), True])
+
+    def asked() -> bool:
+        answer = next(answers, True)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with Interruption(1, asked, lambda begun: begun) as interruption:
+        for iteration in range(1, 10_000):
+            if interruption.ends_after(iteration):
+                return
+            time.sleep(0.01)
+    pytest.fail("it never ended")

@@ -8,6 +8,7 @@ import specs
 import torch
 
 from taugrad.compressors import PatchReader, PatchWriter
+from taugrad.platform.training.publishing import Publisher
 
 
 def test_readers_have_what_the_workers_agreed_on(alone: None, tmp_path: Path) -> None:
@@ -51,3 +52,17 @@ def test_publishing_changes_neither_hash_nor_params_of_runs_without_it() -> None
     other = specs.digits(publish={"path": "weights"})
     assert other.fingerprint() == plain.fingerprint()
     assert other.flat()["publish.path"] == "weights"
+
+
+def test_a_publication_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Object stores raise classes of their own, not OSError."""
+    publishing, model = Publisher(str(tmp_path), 10, None), torch.nn.Linear(2, 2)
+    write = PatchWriter.write
+    monkeypatch.setattr(PatchWriter, "write", lambda *_: 1 / 0)
+    publishing.publish(5, model)
+    assert not list(publishing.collect(wait=True))
+    monkeypatch.setattr(PatchWriter, "write", write)
+    publishing.publish(5, model)
+    ((iteration, _),) = publishing.collect(wait=True)
+    assert iteration == 5
+    publishing.close()

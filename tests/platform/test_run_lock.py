@@ -202,8 +202,10 @@ def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(clien
 def test_a_process_id_that_is_used_again_holds_nothing(client, run_id, uncontended):
     ours = Holder.this_process()
     client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours)))
-    with pytest.raises(RunHeld), RunLock(client, run_id):
-        pass
-    client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began - 60}))
+    for clock_step in (0, -2, 2):
+        client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began + clock_step}))
+        with pytest.raises(RunHeld), RunLock(client, run_id):
+            pass
+    client.set_tag(run_id, names.TAG_HOLDER, json.dumps(vars(ours) | {"began": ours.began - 600}))
     with RunLock(client, run_id) as lock:
         assert lock.is_ours()

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from torch import nn
 
 from taugrad.compressors.observe import GradientStatistics
 from taugrad.platform.data.batches import epoch_order
+from taugrad.platform.replica.precision import LossScale
 from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -184,3 +187,15 @@ def test_a_parameter_without_a_gradient_is_recorded_as_zeros():
     result = replica.statistics()
     assert result["1.weight"] == GradientStatistics(0.5, 0.5, 0.5, 0.5, rms=0.5, zeros=0.0)
     assert result["0.weight"] == GradientStatistics(0, 0, 0, 0, rms=0.0, zeros=1.0)
+
+
+def test_local_steps_look_for_overflows_also_where_the_scale_is_one_on_its_way():
+    scale = LossScale("fp16")
+    while scale.factor > 1:
+        scale.overflowed()
+    steps = []
+    replica = SimpleNamespace(scale=scale, nonfinite=lambda: "w", step=steps.append)
+    worker = SimpleNamespace(_replica=replica, rank=0)
+    LocalTraining._step_alone(worker, SimpleNamespace(position=0))  # type: ignore[arg-type]
+    assert not steps
+    assert scale.factor == 0.5

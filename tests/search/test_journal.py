@@ -149,3 +149,13 @@ def test_a_search_whose_disk_is_full_says_in_a_line_what_is_saved(start, uri, mo
         said = " ".join(capsys.readouterr().out.split())
         assert f"journal.jsonl: File too large; {saved} of 30 trials are saved: make room" in said
     assert [trial.number for trial in SearchJournal(drawn[1].with_name(FILE)).record.ended] == [0, 1]
+
+
+def test_a_trial_that_begins_anew_has_done_nothing_yet(path):
+    journal = SearchJournal(path)
+    again = {"number": 1, "params": {"compressor.tau": 0.2, "compressor": "wgt"}, "method": "m", "epochs": 2}
+    journal.add(Started(**again, goes_on=True))
+    trial = journal.record.trials[1]
+    assert (trial.evaluation, trial.share) == (1, 0.5)
+    journal.add(Started(**again, goes_on=False))
+    assert (trial.evaluation, trial.share) == (0, 0.0)

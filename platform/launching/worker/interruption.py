@@ -8,10 +8,13 @@ ended, and training pays nothing before.
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 _POLL_S = 0.5
 _AGREE_S = 0.05
 _PATIENCE_S = 30.0
+_Answer = TypeVar("_Answer")
 
 
 class Interruption:
@@ -54,16 +57,22 @@ class Interruption:
             return False
 
     def _watch(self) -> None:
-        with suppress(Exception):  # what answers may end before this worker
-            while not self._is_asked():
-                if self._closed.wait(_POLL_S):
-                    return
-            with self._changed:
-                self._asked = True
-                begun = self._begun
-            while (last := self._propose(begun)) is None:
-                if self._closed.wait(_AGREE_S):
-                    return
-            with self._changed:
-                self._last = last
-                self._changed.notify_all()
+        while not _answer(self._is_asked):
+            if self._closed.wait(_POLL_S):
+                return
+        with self._changed:
+            self._asked = True
+            begun = self._begun
+        while (last := _answer(partial(self._propose, begun))) is None:
+            if self._closed.wait(_AGREE_S):
+                return
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+
+def _answer(ask: Callable[[], _Answer]) -> _Answer | None:
+    """What is answered; None where nothing is, as it takes too long or has ended before this worker."""
+    with suppress(Exception):
+        return ask()
+    return None

@@ -159,6 +159,8 @@ class AsyncWorker:
         except CorruptMessage as reason:
             raise CorruptMessage(f"the message of worker {message.sender}: {reason}") from None
         refused = incoming.ordinal if isinstance(incoming, NonFinite) else -1
+        if refused >= len(self.replica.names):
+            raise CorruptMessage(f"the message of worker {message.sender}: a refusal of parameter {refused}")
         self.received.add(message.sender, [] if isinstance(incoming, NonFinite) else incoming, message.factor)
         self._shown = False
         return refused
