@@ -327,6 +327,31 @@ def test_a_member_leaves_while_a_round_is_on_its_way(coordinator):
     assert again[2].membership.round == 2
 
 
+def test_an_offer_that_is_in_no_round_when_its_member_leaves_is_in_its_state(coordinator):
+    options = {"delay_steps": 1, "members": members(coordinator, min_members=2, leave_within=0.5)}
+    model, optimizer, local = make(**options)
+    local.join()
+    begun, drawing = deepcopy(model), torch.Generator().manual_seed(1)
+    for _ in range(3):
+        train(model, optimizer, drawing)
+        local.step()
+    moves = [old - new for old, new in zip(begun.parameters(), model.parameters(), strict=True)]
+    assert not local.leave()
+    state = deepcopy(local.state_dict())
+    (saved,) = state["rounds"]["fragments"]
+    residuals = saved["unsent"]["ranks"]["0"]["residuals"].values()
+    assert saved["pending"].any()
+    torch.testing.assert_close(
+        saved["pending"].sum() + sum(map(torch.sum, residuals)), sum(move.sum() for move in moves)
+    )
+    again = make(**options)[2]
+    again.load_state_dict(state)
+    again.join()
+    assert again.membership.dropped == 0
+    assert again._rounds._fragments[0].pending.any()
+    again.leave()
+
+
 def test_weights_that_are_not_finite_reach_nobody(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()

@@ -505,19 +505,26 @@ class MemberRounds:
         """What only this member has; to be saved between two steps. What is on its way is merged first."""
         if self._away is not None:
             self._merge()
+        states = [fragment.worker_state() for fragment in self._fragments]
+        if self._offer is not None:  # a member that comes with this state offers it again
+            fragment, message, _, examples = self._offer
+            state = states[self._fragments.index(fragment)]
+            state["pending"] = state["pending"] + fragment.pattern.assemble({0: message})
+            state["examples"] += examples
         return {
             "progress": self.progress,
-            "fragments": [fragment.worker_state() for fragment in self._fragments],
+            "fragments": states,
             "membership": asdict(self.membership),
             "hello": self._identity().model_dump(include=set(IDENTITY)),
         }
 
     def _identity(self) -> Hello:
-        """What it says to become a member again."""
+        """What it says to become a member again; an offer under way is its own again then."""
         if self._session is None:
             return self._hello
         with self._session.lock:
-            return self._session.member.hello
+            hello = self._session.member.hello
+        return hello if self._offer is None else hello.model_copy(update={"offered": hello.offered - 1})
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
