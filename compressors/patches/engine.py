@@ -77,11 +77,12 @@ class Refusal(NamedTuple):
 
     names: list[str]
     reason: str
+    other_stream: bool = False
 
 
 class _Refused(Exception):
-    def __init__(self, names: list[str], problem: Exception | str) -> None:
-        self.refusal = Refusal(names, f"{names[0]}: {problem}")
+    def __init__(self, names: list[str], problem: Exception | str, other_stream: bool = False) -> None:
+        self.refusal = Refusal(names, f"{names[0]}: {problem}", other_stream)
 
 
 class EngineReader(StreamReader):
@@ -270,7 +271,8 @@ class EngineReader(StreamReader):
         if refusal:
             for name in refusal.names:
                 if name in self._files:
-                    self._leave_out(name, self._files[name], PatchMismatch("", refusal.reason))
+                    problem = PatchMismatch("", refusal.reason)
+                    self._leave_out(name, self._files[name], problem, refusal.other_stream)
             return refusal.reason
         self.number, names = self._at, _ = plan[-1]
         self._known = {name: self._files[name] for name in names if name in self._files}
@@ -280,18 +282,21 @@ class EngineReader(StreamReader):
         return ""
 
     def _patches(self, plan: Sequence[Link]) -> list[DecodedPatch]:
-        patches, digest = list[DecodedPatch](), self.digest
+        patches, before = list[DecodedPatch](), self._weights
         for _, names in plan:
-            ahead, patch = self._ahead.pop(tuple(names), None), None
+            ahead, found, patch = self._ahead.pop(tuple(names), None), None, None
             try:
                 if ahead is not None:
                     with suppress(PatchMismatch):  # the file may have been written again
-                        patch = self._fitting(ahead, digest)
-                patch = patch or self._fitting(_decode(self._store, names, self._threads), digest)
+                        patch = self._fitting(ahead, before.digest)
+                if patch is None:
+                    found = _decode(self._store, names, self._threads)
+                    patch = self._fitting(found, before.digest)
             except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
-                raise _Refused(names, problem) from None
+                other = found is not None and found.after.stream != before.stream
+                raise _Refused(names, problem, other) from None
             patches.append(patch)
-            digest = patch.after.digest
+            before = patch.after
         return patches
 
     def _fitting(self, patch: DecodedPatch, digest: int) -> DecodedPatch:

@@ -313,10 +313,14 @@ class StreamReader:
         left_out, until, _ = self._left_out.get(name, (None, 0.0, 0.0))
         return file.size > 0 and (file != left_out or time.monotonic() >= until)
 
-    def _leave_out(self, name: str, file: File, problem: Exception) -> None:
+    def _leave_out(self, name: str, file: File, problem: Exception, other_stream: bool = False) -> None:
+        """Leaves a file out for a while; a patch of another stream only where it fits no snapshot either."""
         before, _, delay_s = self._left_out.get(name, (None, 0.0, 0.0))
         delay_s = 2 * delay_s if file == before else _RETRY_S
-        self._left_out[name] = file, time.monotonic() + delay_s, delay_s
+        until = time.monotonic() + delay_s
+        if other_stream and file != before:
+            self._at, until = None, 0.0
+        self._left_out[name] = file, until, delay_s
         if file != before:
             log.warning("%s: %s is left out: %s", self._store.place, name, problem)
 
@@ -394,8 +398,10 @@ class PatchReader(StreamReader):
                 log.warning("%s: weights are not those of number %s any more", self._store.place, self.number)
                 self.number = self._at = None
             else:
+                fits_no_weights = is_patch and isinstance(problem, PatchMismatch)
+                other = fits_no_weights and summary(b"".join(data)).stream != self._weights.stream
                 for name in names:
-                    self._leave_out(name, files[name], problem)
+                    self._leave_out(name, files[name], problem, other)
             return False
         self.number = self._at = number
         self._known = {name: files[name] for name in names}

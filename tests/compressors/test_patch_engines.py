@@ -326,6 +326,26 @@ def test_a_copy_of_the_stream_that_goes_on_otherwise_is_followed(ranks: int, tmp
         engine.reader.close()
 
 
+def test_a_late_patch_of_a_writer_that_was_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, weights = PatchWriter(tmp_path), model()
+    first.write(weights)
+    group = Group(copied(weights))
+    group.follow(tmp_path)
+    second, others = PatchWriter(tmp_path, take_over=True), model(7)
+    second.write(others)
+    monkeypatch.setattr(first._lease, "held", lambda: True)  # asked just before
+    step(weights, 1)
+    first.write(weights)
+    assert group.update() == 1
+    step(others, 1)
+    second.write(others)
+    assert group.update() == 2
+    assert group.has(others)
+    second.close()
+
+
 def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
     weights = published(tmp_path, 1)[0]
     weights["norm"].zero_()  # as a temporary tensor may be

@@ -83,6 +83,25 @@ def test_a_reader_goes_to_a_new_run_in_an_emptied_folder(count: int, tmp_path: P
     assert same(mine, weights(9 + count))
 
 
+def test_a_late_patch_of_a_writer_that_was_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers that took it go on with the new writer's snapshot of the same number."""
+    first, reader, mine = PatchWriter(tmp_path, full_every=9), PatchReader(tmp_path), zeros()
+    for seed in (0, 1):
+        first.write(weights(seed))
+    assert reader.update(mine) == 1
+    second = PatchWriter(tmp_path, full_every=9, take_over=True)
+    second.write(weights(10))
+    monkeypatch.setattr(first._lease, "held", lambda: True)  # asked just before
+    assert first.write(weights(2)).number == 2
+    assert reader.update(mine) == 2
+    second.write(weights(11))
+    assert reader.update(mine) == 3
+    assert same(mine, weights(11))
+    second.close()
+
+
 def test_a_number_that_was_lost_and_written_again_is_taken(tmp_path: Path) -> None:
     """As by a power cut; a folder that was restored keeps its readers' weights until it goes on."""
     publish(tmp_path, range(4))
