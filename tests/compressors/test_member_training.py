@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -350,6 +350,42 @@ def test_an_offer_that_is_in_no_round_when_its_member_leaves_is_in_its_state(coo
     assert again.membership.dropped == 0
     assert again._rounds._fragments[0].pending.any()
     again.leave()
+
+
+def two_members(coordinator: str, **options) -> tuple[LocalSteps, LocalSteps]:
+    """Two that have joined; the first has just been in a round."""
+    first, second = (make(members(coordinator, round_within=0.3), **options)[2] for _ in range(2))
+    first.join()
+    joins = Thread(target=second.join, daemon=True)
+    joins.start()
+    while not first.step() or joins.is_alive():
+        pass
+    return first, second
+
+
+def test_a_member_ends_right_after_an_exchange_though_others_have_gone_on(coordinator):
+    first, second = two_members(coordinator)
+    for _ in range(3):
+        second.step()
+    ends = Thread(target=first.finish, daemon=True)
+    ends.start()
+    ends.join(10)
+    assert not ends.is_alive()
+    assert first.membership.round == second.membership.round
+    second.leave()
+
+
+def test_a_member_of_every_third_round_sends_all_fragments(coordinator):
+    first, second = two_members(coordinator, fragments=3)
+    for _ in range(3):
+        for _ in range(2):
+            first.step()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(LocalSteps.step, (first, second)))
+    sent = [fragment["sent_step"] for fragment in second.state_dict()["shared"]["fragments"]]
+    assert sorted(sent) == [1, 2, 3]
+    first.leave()
+    second.leave()
 
 
 def test_weights_that_are_not_finite_reach_nobody(coordinator):

@@ -5,9 +5,9 @@ were decided without it before, in their order. What it still has to send when i
 it continued from the agreed weights, an offer that no round took, another member's residual) is added to its
 next offer.
 
-With fragments, members offer one after the other, and round r is meant for fragment r mod F, from 0. An offer
-that comes too late is in a later round, which then has offers of several fragments: each member's weighs as
-much as without.
+With fragments, members offer the one that they have not sent for longest; of several, that of the next round:
+round r is meant for fragment r mod F, from 0. So a round may have offers of several fragments: each member's
+weighs as much as without.
 """
 
 import hashlib
@@ -298,7 +298,7 @@ class MemberRounds:
         if merges:
             self._merge()
         if is_due:
-            self._hand_in(self._order[0])
+            self._hand_in(min(self._order, key=lambda number: self._fragments[number].sent_step))
             if self._delay:
                 self._away, self._merge_at = self._offer and self._offer[0], self.steps + self._delay
                 self._connected.call(self._connected.member.train)
@@ -319,9 +319,10 @@ class MemberRounds:
         """Hands in what has moved since, loads the agreed weights, and leaves."""
         yield from ()
         self._step = step
-        self._follow(lambda side: side.is_active)
         if self._away is not None:
             self._merge()
+        self._connected.call(self._connected.member.stop_training)
+        self._follow(lambda side: side.is_active)
         for number in self._order:
             if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any():
                 self._hand_in(number)
