@@ -70,6 +70,13 @@ LOCAL = (
             "visible_strom(tau=density(target=0.1, every=1)) | golomb_rice",
         )
     ),
+    *(
+        Setting(f"`{line}`, unsent 1/n", line, {**_LOCAL, "unsent": "1/n"})
+        for line in (
+            "strom(tau=density(target=0.1, every=1)) | golomb_rice",
+            "strom(tau=density(target=0.01, every=1)) | golomb_rice",
+        )
+    ),
 )
 SMALL_RATES = (1e-6, 1e-5, 1e-4, 1e-3)
 INTRODUCTION = (
