@@ -84,7 +84,8 @@ INTRODUCTION = (
     "loss from three seeds in all. The loss is that on held-out data, mean and standard deviation over "
     "seeds; rates were chosen on the same data. Bits are those of a worker's messages, for each element and "
     "iteration. On the front is what no other row of the table beats in both means. Where the rate is the "
-    "smallest or largest tried (edge), another may be better.\n\n"
+    "smallest or largest tried (edge), another may be better; where losses differ much between seeds, the "
+    "rate that was best with one seed is not with all.\n\n"
     "GPT: 2 layers x 64, context 64, {gpt_iterations} iterations of 2 simulated workers "
     "with 4 examples each, AdamW with the recipe of `papers.language`, the source of Python's standard "
     "library as bytes (without learning 5.5 nats; the frequencies of bytes alone, about 3.3). Rows with "
@@ -261,10 +262,17 @@ def draw(path: Path, measured: Mapping[str, Sequence[Row]]) -> None:
         for row in rows:
             color = "#D55E00" if row in front else GREY
             axes.plot([row.bits], [row.loss], "o", color=color, markersize=4)
-            text = row.name.replace("`", "").replace(f"every {EVERY}:", "E").split(" | golomb")[0]
-            labels.append(Label(row.bits, row.loss, text, color))
+            labels.append(Label(row.bits, row.loss, _short(row.name), color))
         label_points(axes, labels, size=SMALL_SIZE)
     save(figure, path)
+
+
+def _short(name: str) -> str:
+    """A row's name as a label."""
+    short = {"`": "", f"every {EVERY}:": "E", " | golomb_rice": "", "tau=density(target=": "density("}
+    for long, label in {**short, ", every=1)": ")"}.items():
+        name = name.replace(long, label)
+    return name
 
 
 def main(arguments: Sequence[str]) -> None:
