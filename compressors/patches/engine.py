@@ -64,6 +64,13 @@ class DecodedPatch(NamedTuple):
     after: Summary
 
 
+class Ahead(NamedTuple):
+    """A patch that was fetched ahead, and its files as they were listed."""
+
+    files: dict[str, File]
+    patch: DecodedPatch
+
+
 class Staged(NamedTuple):
     """What a patch does to this rank's memory, computed while the engine serves."""
 
@@ -137,7 +144,7 @@ class EngineReader(StreamReader):
         self.number = self._at
         self.fetched: int | None = None
         """The newest number at the thread's last look, behind which nothing is left to fetch."""
-        self._ahead, self._ended = dict[tuple[str, ...], DecodedPatch](), threading.Event()
+        self._ahead, self._ended = dict[tuple[str, ...], Ahead](), threading.Event()
         self._staged: Staged | None = None
         self._listed = dict[str, File]()
         self._changing = threading.Lock()
@@ -286,9 +293,10 @@ class EngineReader(StreamReader):
         for _, names in plan:
             ahead, found, patch = self._ahead.pop(tuple(names), None), None, None
             try:
-                if ahead is not None:
-                    with suppress(PatchMismatch):  # the file may have been written again
-                        patch = self._fitting(ahead, before.digest)
+                # Files may have been written again. Rank 0 has the listing; what it refuses, all refuse.
+                if ahead is not None and (self._rank or ahead.files.items() <= self._files.items()):
+                    with suppress(PatchMismatch):
+                        patch = self._fitting(ahead.patch, before.digest)
                 if patch is None:
                     found = _decode(self._store, names, self._threads)
                     patch = self._fitting(found, before.digest)
@@ -423,12 +431,17 @@ class EngineReader(StreamReader):
         store = Store(self._store.place)
         while not self._ended.wait(poll_s):
             try:
-                self._listed = store.files()
-                sets, number = complete(iter(self._listed)), self._at
+                listed, number = store.files(), self._at
+                for names, ahead in list(self._ahead.items()):
+                    is_next = number is not None and 0 < number_of(names[0]) - number <= _AHEAD
+                    if not is_next or not ahead.files.items() <= listed.items():
+                        self._ahead.pop(names, None)
+                self._listed, sets = listed, complete(iter(listed))
                 while number is not None and ("patch", number + 1) in sets and len(self._ahead) < _AHEAD:
                     number += 1
                     if (names := tuple(sets["patch", number])) not in self._ahead:
-                        self._ahead[names] = patch = _decode(store, names, 1)
+                        patch = _decode(store, names, 1)
+                        self._ahead[names] = Ahead({name: listed[name] for name in names}, patch)
                         with self._changing, torch.no_grad():
                             if self._at == number - 1:
                                 self._staged = self._stage(self._fitting(patch, self.digest))

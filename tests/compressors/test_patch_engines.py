@@ -1,6 +1,7 @@
 """Engines that follow a stream, with tensors fused, sharded, padded, converted or in another order."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -344,6 +345,26 @@ def test_a_late_patch_of_a_writer_that_was_taken_over(
     assert group.update() == 2
     assert group.has(others)
     second.close()
+
+
+def test_a_patch_that_was_fetched_ahead_of_a_stream_that_was_replaced(tmp_path: Path) -> None:
+    states = published(tmp_path, 2, full_every=9)
+    group = Group(states[0])
+    group.follow(tmp_path, poll_s=0.001)
+    reader = group.engines[0].reader
+    while reader.fetched != 1:
+        time.sleep(0.001)
+    shutil.rmtree(tmp_path)
+    weights = model(7)
+    with PatchWriter(tmp_path, full_every=9) as writer:
+        for number in (0, 1):
+            step(weights, number)
+            writer.write(weights)
+    while reader._listed != reader._store.files():
+        time.sleep(0.001)
+    assert group.update() == 1
+    assert group.has(weights)
+    reader.close()
 
 
 def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
