@@ -261,11 +261,11 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             return
         try:
             files = self._store.files()
-            snapshots = sorted({number_of(name) for name in files if name.endswith(".safetensors")})
-            for name in files:
+            snapshots = sorted(at for kind, at in complete(iter(files)) if kind == "safetensors")
+            for name in files if snapshots else ():
                 if number_of(name) < snapshots[-self._keep :][0]:
                     self._store.remove(name)
-        except OSError as problem:
+        except Exception as problem:  # some clients' errors are no OSErrors
             log.warning("%s: old files are not removed: %s", self._store.place, problem)
 
     def close(self) -> None:

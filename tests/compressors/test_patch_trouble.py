@@ -115,6 +115,28 @@ def test_a_number_that_was_lost_and_written_again_is_taken(tmp_path: Path) -> No
     assert reader.update(mine) == 3
 
 
+def test_a_snapshot_of_which_a_rank_has_not_written_its_part_replaces_none(tmp_path: Path) -> None:
+    with PatchWriter(tmp_path, keep=1, full_every=1) as writer:
+        writer.write(weights(0))
+        (tmp_path / "0000000009.0of2.safetensors").write_bytes(b"x")
+        writer.write(weights(1))
+    number, result = read(tmp_path)
+    assert number == 1
+    assert same(result, weights(1))
+    assert not (tmp_path / "0000000000.safetensors").exists()
+
+
+def test_a_client_that_cannot_remove_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object, name: str) -> None:
+        raise RuntimeError(f"no answer about {name}")  # botocore's errors are no OSErrors
+
+    with PatchWriter(tmp_path, keep=1, full_every=1) as writer, monkeypatch.context() as patched:
+        patched.setattr(store.Store, "remove", fail)
+        for seed in (0, 1):
+            assert writer.write(weights(seed)).snapshot_bytes
+    assert read(tmp_path)[0] == 1
+
+
 class Dequantized(Tensor):
     """A wrapper whose numbers are computed, as those of quantized weights."""
 
