@@ -1,202 +1,193 @@
-"""Members that are killed and come back: what the others learn meanwhile.
+"""Members that come and go: what the others learn meanwhile, and how long it takes to leave and to join.
 
     python -m benchmarks.network.churn [--quick] [--write]
 
-Hosts are network namespaces (benchmarks/network), which needs root.
+Hosts are network namespaces (benchmarks/network), which needs root. Can be stopped and continued:
+build/churn.jsonl has the trainings that were done.
 """
 
-import secrets
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
-from time import sleep, time
+from statistics import mean, median
 
-from ..harness.report import Table, number, publish, read_options, say
-from . import Link, Network, uniform, why_not
-from .churn_member import BATCH
+from taugrad.platform.models.gpt import GptNetwork
+from taugrad.platform.spec.models import Gpt
 
-HOSTS, LINK = 4, "50mbit,20ms"
-PACE_S, EVERY = 0.5, 8
-KILL_S, BACK_S = 60.0, 20.0
-UNDISTURBED_S, CHURN_S = 90.0, 270.0
-QUICK_S = 40.0
-PORT = 7070
+from ..harness.report import Table, number, publish, read_options
+from ..harness.trainings import Cells, kept_in
+from . import why_not
+from .churn_cases import (
+    CASES,
+    FULL,
+    LINK,
+    QUICK,
+    SLOW_LINK,
+    TOGETHER,
+    Records,
+    Scale,
+    join,
+    kills,
+    two_six_three,
+    undisturbed,
+)
+from .churn_hosts import Hosts
+from .churn_member import CONTEXT, Settings
+
 INTRODUCTION = (
     "Local steps with members, {hosts} hosts with links of {link}, a GPT of 4 x 128, {every} steps a round. "
-    "Undisturbed for {undisturbed:g} s; and with a kill -9 every {kill:g} s, of one host after the other, "
-    "whose member is started again after {back:g} s, with its checkpoint, for {churn:g} s. A step takes "
-    "{pace:g} s: computing, and sleep for the rest, so that the hosts, which share this machine's "
-    "processors, do not slow one another down."
+    "A step takes {pace:g} s: computing, and sleep for the rest, so that hosts, which share this machine's "
+    "processors, do not slow one another down. An exchange comes on top. {together} trainings ran at a time. "
+    "With kills, one host after the other gets a kill -9, every {kill:g} s, and is started again after "
+    "{back:g} s, with its checkpoint of its last round. 2 to 6 to 3: two members begin, four join from a "
+    "quarter of the time on, and three leave on a notice (SIGTERM) from three quarters on. Fixed group: "
+    "local steps without members; as soon as the killed one is back, a supervisor starts all again from "
+    "their checkpoints of the last round. DDP: torchrun's elastic launch with its defaults and "
+    "`--nnodes=1:{hosts}`, whose store is a process that nobody kills; gradients in 16 bits, checkpoints "
+    "every {checkpoint:g} s, in a folder of all. Its exchange is part of the {pace:g} s, as if all of it "
+    "were hidden behind computing."
 )
 
 
-@dataclass
-class Learned:
-    """What came of a training."""
+def learned(records: Records, scale: Scale) -> Table:
+    """Examples and loss."""
+    names = [name for name, case in CASES.items() if case.act in (undisturbed, kills, two_six_three)]
+    rate = rate_of(records)
+    equal = min(run.examples() for name in names if CASES[name].kind is Hosts for run in records[name])
+    rows = []
+    for name in names:
+        runs, case = records[name], CASES[name]
+        seconds, examples = sum(run.seconds for run in runs), sum(run.examples() for run in runs)
+        possible = rate * sum(run.member_seconds() for run in runs)
+        at_pace = scale.hosts * Settings.batch / scale.pace_s * seconds
+        losses = [run.loss_at(equal) for run in runs if run.examples() >= equal]
+        joining = [joined["at"] - start for run in runs for start, _, joined, _ in run.joins()]
+        rows.append(
+            (
+                name, str(len(runs)), f"{runs[0].seconds:.0f}", number(examples / seconds),
+                number(100 * examples / possible) if case.kind is Hosts else "-",
+                number(100 * examples / at_pace) if not case.hosts else "-",
+                spread(losses) if losses else "-",
+                number(mean(joining)) if joining else "-",
+            )
+        )  # fmt: skip
+    columns = (
+        *("training", "runs", "seconds", "examples/s", "% of members in", "% of all hosts"),
+        *(f"loss after {equal:,.0f} examples", "start to in, s"),
+    )
+    most = 100 - 100 * scale.back_s / scale.kill_s / scale.hosts
+    notes = (
+        "Examples: those in the agreed weights. % of members in: of what undisturbed members learn in the "
+        "time in which members were in. % of all hosts: of what all hosts learn all the time at this pace if "
+        f"nothing is exchanged; of the undisturbed training's, kills leave {number(most)}% at most. "
+        "Loss: the mean of the last fifth of these examples; in brackets the least and the greatest of the "
+        "runs, each with weights and examples of its own; - where fewer were learned. Start to in: from the "
+        "start of a process until it trains.",
+    )
+    return Table("Examples learned", columns, rows, notes)
 
-    seconds: float
-    """From the first exchange of all to the end."""
-    present_s: float
-    """Of all members together, while their processes ran."""
-    joined_s: float
-    """Of all members together, from when they were in."""
-    examples: int
-    """In the agreed weights."""
-    exchanges: list[tuple[float, int, float]]
-    """Time, examples and mean loss of each."""
-    joining: list[float]
-    """Seconds from the start of a process that was killed before until it was in."""
+
+def rate_of(records: Records) -> float:
+    """Examples that an undisturbed member learns in a second."""
+    runs = records["undisturbed"]
+    return sum(run.examples() for run in runs) / sum(run.member_seconds() for run in runs)
 
 
-class Training:
-    """A coordinator, and a member in each host."""
+def spread(values: Sequence[float]) -> str:
+    """The mean, and the least and the greatest."""
+    text = number(mean(values))
+    return f"{text} ({number(min(values))} to {number(max(values))})" if len(values) > 1 else text
 
-    def __init__(self, network: Network, folder: Path) -> None:
-        self._network, self._folder = network, folder
-        (folder / "key").write_text(secrets.token_hex(32))
-        self._at = f"{network.hosts[0].address}:{PORT}"
-        arguments = [
-            "--listen",
-            self._at,
-            "--key-file",
-            str(folder / "key"),
-            "--state",
-            str(folder / "run.db"),
+
+def disturbed(records: Records, scale: Scale) -> Table:
+    """Trainings in which something happens to one host, or to the coordinator."""
+    rows, rate, last = [], rate_of(records), {scale.hosts - 1}
+    for name in ("a quarter of the speed", "a tenth of the link", "suspended", "coordinator killed"):
+        (run,) = records[name]
+        others = set(range(scale.hosts)) - (set() if name == "coordinator killed" else last)
+        examples = run.examples(others) / len(others) / run.seconds
+        rows.append(
+            (
+                name, f"{run.seconds:.0f}", str(len(others)), number(examples), number(100 * examples / rate),
+                number(run.examples(last) / run.seconds) if len(others) < scale.hosts else "-",
+                *(str(sum(run.last(counted))) for counted in ("joins", "missed", "dropped")),
+            )
+        )  # fmt: skip
+    columns = (
+        *("what happens", "seconds", "others", "examples/s of each", "% of undisturbed"),
+        *("examples/s of that host", "joins", "rounds without one", "updates lost"),
+    )
+    (after,) = records["coordinator killed"][0].until_next_round("start", coordinator=True)
+    notes = (
+        f"One of {scale.hosts} hosts has a quarter of the speed (steps of {4 * scale.pace_s:g} s), or a link "
+        f"of {SLOW_LINK}, or is suspended (SIGSTOP) for {scale.suspended_s:g} s. The coordinator is killed, "
+        f"and started again {scale.away_s:g} s later; {number(after)} s after that was the next round. Joins "
+        f"of all: {scale.hosts} if nobody had to join again. Rounds without one: of all members, rounds that "
+        "did not have their update, which is in a later one.",
+    )
+    return Table("One host, or the coordinator, is disturbed", columns, rows, notes)
+
+
+def deaths(records: Records) -> Table:
+    """From a death until the others go on."""
+    seconds = [value for run in records["kills"] for value in run.until_next_round("kill")]
+    usual = mean(run.between_rounds() for run in records["undisturbed"])
+    row = (str(len(seconds)), number(median(seconds)), number(max(seconds)), number(usual))
+    columns = (
+        "kills",
+        "s to the others' next round, median",
+        "at most",
+        "s between rounds, undisturbed",
+    )
+    return Table("From a death to the others' next round", columns, [row])
+
+
+def joins(records: Records, scale: Scale) -> Table:
+    """What a new member takes."""
+    rows = []
+    for name, case in CASES.items():
+        if case.act is not join:
+            continue
+        found, (layers, width) = records[name][0].joins(), case.model(scale)
+        model = GptNetwork(Gpt(layers=layers, width=width), CONTEXT, 256)
+        parameters = sum(weights.numel() for weights in model.parameters())
+        moments = "moments" in case.settings
+        received = [(joined["received"] - begins["received"]) / 1e6 for _, begins, joined, _ in found]
+        times = [
+            (begins["at"] - start, joined["at"] - begins["at"], exchange["at"] - joined["at"])
+            for start, begins, joined, exchange in found
         ]
-        self._coordinator = network.hosts[0].popen(
-            [sys.executable, "-m", "taugrad.compressors.coordinator", *arguments], stdout=subprocess.DEVNULL
-        )
-        self._members: dict[int, subprocess.Popen[bytes]] = {}
-        self.spans: list[list[float]] = []
-        """For each process, its start and its end."""
-        self.joining: list[float] = []
-        for host in range(HOSTS):
-            self.start(host)
-
-    def log(self, host: int) -> list[tuple[float, int, float]]:
-        """By line, time, examples and loss; no examples in that of a start."""
-        path = self._folder / f"{host}.log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [(float(at), int(examples), float(loss)) for at, examples, loss in map(str.split, lines)]
-
-    def start(self, host: int) -> None:
-        """Starts a member, with its checkpoint if there is one."""
-        files = [str(self._folder / name) for name in ("key", f"{host}.pt", f"{host}.log")]
-        module = "benchmarks.network.churn_member"
-        command = [sys.executable, "-m", module, self._at, *files, str(PACE_S), str(EVERY)]
-        self._members[host] = self._network.hosts[host].popen(command, stdout=subprocess.DEVNULL)
-        self.spans.append([float(host), time(), float("inf")])
-
-    def kill(self, host: int) -> None:
-        """Kills a member at once."""
-        member = self._members.pop(host)
-        member.kill()
-        next(span for span in reversed(self.spans) if span[0] == host)[2] = time()
-        member.wait()
-
-    def wait_for_all(self) -> None:
-        """Waits until each host has exchanged."""
-        while not all(any(examples for _, examples, _ in self.log(host)) for host in range(HOSTS)):
-            sleep(0.5)
-            if any(member.poll() is not None for member in self._members.values()):
-                raise RuntimeError("a member ended")
-
-    def learned(self, began: float, ended: float) -> Learned:
-        """What came of it between two times."""
-        logs = [line for host in range(HOSTS) for line in self.log(host)]
-        exchanges = sorted(line for line in logs if line[1] and began < line[0] <= ended)
-        present = sum(max(0.0, min(end, ended) - max(start, began)) for _, start, end in self.spans)
-        joined, joining = 0.0, []
-        for host, start, end in self.spans:
-            at = next((at for at, examples, _ in self.log(int(host)) if not examples and at > start), ended)
-            joined += max(0.0, min(end, ended) - max(at, began))
-            if start > began and at < min(end, ended):
-                joining.append(at - start)
-        return Learned(ended - began, present, joined, sum(line[1] for line in exchanges), exchanges, joining)
-
-    def end(self) -> None:
-        """Ends all processes."""
-        for host in list(self._members):
-            self.kill(host)
-        self._coordinator.kill()
-        self._coordinator.wait()
-
-
-def trained(seconds: float, *, kills: bool) -> Learned:
-    """A training for so long; perhaps a member is killed from time to time."""
-    with Network(uniform(HOSTS, Link.parse(LINK))) as network, tempfile.TemporaryDirectory() as folder:
-        training = Training(network, Path(folder))
-        try:
-            training.wait_for_all()
-            began = time()
-            if kills:
-                for number_of in count():
-                    kill_at = began + (number_of + 0.5) * KILL_S
-                    if kill_at + BACK_S >= began + seconds:
-                        break
-                    sleep(max(0.0, kill_at - time()))
-                    say(f"host {number_of % HOSTS} is killed")
-                    training.kill(number_of % HOSTS)
-                    sleep(BACK_S)
-                    training.start(number_of % HOSTS)
-            sleep(max(0.0, began + seconds - time()))
-            return training.learned(began, began + seconds)
-        finally:
-            training.end()
-
-
-def loss_at(learned: Learned, examples: int) -> float:
-    """The mean loss over the last fifth of so many examples, of all members together."""
-    total, weighed, loss = 0, 0, 0.0
-    for _, amount, mean in learned.exchanges:
-        total += amount
-        if 0.8 * examples <= total <= examples:
-            weighed, loss = weighed + amount, loss + amount * mean
-    return loss / max(1, weighed)
+        rows.append(
+            (
+                f"{parameters:,}", "yes" if moments else "no",
+                number(4 * parameters * (3 if moments else 1) / 1e6), number(mean(received)),
+                *(number(mean(column)) for column in zip(*times, strict=True)), number(mean(map(sum, times))),
+            )
+        )  # fmt: skip
+    columns = (
+        *("parameters", "moments", "state, MB", "received until in, MB", "Python and torch, s"),
+        *("until in, s", "until its first round, s", "together, s"),
+    )
+    notes = (
+        "Two members train, and two new ones without a checkpoint join, one after the other: means of both. "
+        "State: the weights, and AdamW's moments. Received: by the host's device, headers included, offers "
+        f"of others included. The large model's steps take {2 * scale.pace_s:g} s.",
+    )
+    return Table("A new member", columns, rows, notes)
 
 
 def main(arguments: Sequence[str]) -> int:
-    options = read_options("network.churn", "Members that are killed and come back.", arguments)
+    options = read_options("network.churn", "Members that come and go.", arguments)
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
-    undisturbed_s, churn_s = (QUICK_S, KILL_S) if options.quick else (UNDISTURBED_S, CHURN_S)
-    say("undisturbed")
-    calm = trained(undisturbed_s, kills=False)
-    say("with kills")
-    churn = trained(churn_s, kills=True)
-    rate, equal = BATCH / PACE_S, min(calm.examples, churn.examples)
-    rows = [
-        (
-            name, f"{run.seconds:g}", f"{run.examples:,}", number(run.examples / run.seconds),
-            number(100 * run.examples / (rate * run.joined_s)),
-            number(100 * run.examples / (rate * run.present_s)),
-            number(100 * run.examples / (rate * HOSTS * run.seconds)),
-            number(loss_at(run, equal)),
-            number(sum(run.joining) / len(run.joining)) if run.joining else "-",
-        )
-        for name, run in (("undisturbed", calm), ("kills", churn))
-    ]  # fmt: skip
-    columns = (
-        *("training", "seconds", "examples", "examples/s", "% of members in", "% of processes"),
-        *("% of all hosts", "loss", "start to in, s"),
-    )
-    notes = (
-        "Examples: those in the agreed weights. Percentages: of what members learn at this pace if nothing "
-        "is exchanged, while they were in; while their processes ran, which includes their start (Python, "
-        "torch, the agreed state); and all hosts all the time, of which, with kills, "
-        f"{number(100 - 100 * BACK_S / KILL_S / HOSTS)}% is the most that can be reached in the long run. "
-        f"Loss: the mean of the last fifth of the first {equal:,} examples, one run each.",
-    )
+    scale = QUICK if options.quick else FULL
+    records = Records(Cells(kept_in("churn", quick=options.quick)), scale)
     introduction = INTRODUCTION.format(
-        hosts=HOSTS, link=LINK, every=EVERY, undisturbed=undisturbed_s, kill=KILL_S, back=BACK_S,
-        churn=churn_s, pace=PACE_S,
+        hosts=scale.hosts, link=LINK, every=Settings.every, pace=scale.pace_s, kill=scale.kill_s,
+        back=scale.back_s, together=TOGETHER, checkpoint=Settings.checkpoint_s,
     )  # fmt: skip
-    publish("churn", options, introduction, [Table("Examples learned", columns, rows, notes)])
+    tables = [learned(records, scale), disturbed(records, scale), deaths(records), joins(records, scale)]
+    publish("churn", options, introduction, tables)
     return 0
 
 
