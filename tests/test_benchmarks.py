@@ -73,7 +73,7 @@ def test_network_target(tmp_path):
 TABLES = {
     "adamw": 6,
     "asynchronous": 2,
-    "churn": 1,
+    "churn": 4,
     "gradients": 1,
     "tuned": 3,
     "hook": 2,

@@ -17,7 +17,6 @@ from ..harness.report import Table, number, publish, read_options
 from ..harness.trainings import Cells, kept_in
 from . import why_not
 from .churn_cases import (
-    CASES,
     FULL,
     LINK,
     QUICK,
@@ -41,21 +40,24 @@ INTRODUCTION = (
     "{back:g} s, with its checkpoint of its last round. 2 to 6 to 3: two members begin, four join from a "
     "quarter of the time on, and three leave on a notice (SIGTERM) from three quarters on. Fixed group: "
     "local steps without members; as soon as the killed one is back, a supervisor starts all again from "
-    "their checkpoints of the last round. DDP: torchrun's elastic launch with its defaults and "
-    "`--nnodes=1:{hosts}`, whose store is a process that nobody kills; gradients in 16 bits, checkpoints "
-    "every {checkpoint:g} s, in a folder of all. Its exchange is part of the {pace:g} s, as if all of it "
-    "were hidden behind computing."
+    "their checkpoints of the last round. DDP: torchrun's elastic launch, `--nnodes=1:{hosts}` and "
+    "else its defaults, with its store in a process that nobody kills (and "
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: without it all hang once the host of rank 0 has died); gradients "
+    "in 16 bits, checkpoints every {checkpoint:g} s, in a folder of all. Its exchange is part of the "
+    "{pace:g} s, as if all of it were hidden behind computing."
 )
 
 
 def learned(records: Records, scale: Scale) -> Table:
     """Examples and loss."""
-    names = [name for name, case in CASES.items() if case.act in (undisturbed, kills, two_six_three)]
+    names = [name for name, case in records.cases.items() if case.act in (undisturbed, kills, two_six_three)]
     rate = rate_of(records)
-    equal = min(run.examples() for name in names if CASES[name].kind is Hosts for run in records[name])
+    equal = min(
+        run.examples() for name in names if records.cases[name].kind is Hosts for run in records[name]
+    )
     rows = []
     for name in names:
-        runs, case = records[name], CASES[name]
+        runs, case = records[name], records.cases[name]
         seconds, examples = sum(run.seconds for run in runs), sum(run.examples() for run in runs)
         possible = rate * sum(run.member_seconds() for run in runs)
         at_pace = scale.hosts * Settings.batch / scale.pace_s * seconds
@@ -144,7 +146,7 @@ def deaths(records: Records) -> Table:
 def joins(records: Records, scale: Scale) -> Table:
     """What a new member takes."""
     rows = []
-    for name, case in CASES.items():
+    for name, case in records.cases.items():
         if case.act is not join:
             continue
         found, (layers, width) = records[name][0].joins(), case.model(scale)

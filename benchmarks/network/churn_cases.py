@@ -39,6 +39,8 @@ class Scale:
     away_s: float = 10.0
     """For which there is no coordinator."""
     seeds: int = 3
+    variants: bool = True
+    """Whether cases with settings of their own are trained, too."""
     large: tuple[int, int] = (8, 512)
     """Layers and width of the large model."""
 
@@ -46,7 +48,7 @@ class Scale:
 FULL = Scale()
 QUICK = Scale(
     hosts=3, pace_s=0.1, whole_s=14, part_s=10, kill_s=12, back_s=3, suspended_s=4, away_s=2, seeds=1,
-    large=(2, 256),
+    variants=False, large=(2, 256),
 )  # fmt: skip
 
 
@@ -196,14 +198,20 @@ def trained(case: Case, scale: Scale) -> dict[str, Any]:
 
 
 class Records:
-    """All trainings, by name."""
+    """All trainings, by name.
+
+    Attributes:
+        cases: what was trained.
+    """
 
     def __init__(self, cells: Cells, scale: Scale) -> None:
         """Trains what is not known, some at a time."""
         self._cells, self._scale = cells, scale
-        asked = [(name, 0) for name in CASES]
-        asked += [(name, seed) for name in CASES for seed in range(1, scale.seeds) if CASES[name].has_seeds]
-        self._records: dict[str, list[Record]] = {name: [] for name in CASES}
+        self.cases = {name: case for name, case in CASES.items() if scale.variants or not case.settings}
+        asked = [(name, 0) for name in self.cases]
+        seeds = range(1, scale.seeds)
+        asked += [(name, seed) for name, case in self.cases.items() if case.has_seeds for seed in seeds]
+        self._records: dict[str, list[Record]] = {name: [] for name in self.cases}
         with ThreadPoolExecutor(TOGETHER) as pool:
             for (name, _), record in zip(asked, pool.map(self._record, asked), strict=True):
                 self._records[name].append(record)
