@@ -104,3 +104,19 @@ def test_a_benchmark_runs_and_its_tables_are_complete(name, tmp_path, monkeypatc
         for row in table:
             assert any(map(numbers, row))
             assert not {"nan", "inf"} & set(re.findall(r"\w+", " ".join(row)))
+
+
+def test_churn_counts_examples_within_its_time_and_not_those_that_are_rolled_back():
+    lines = [
+        {"host": 0, "at": -5.0, "event": "in", "state": 0},
+        {"host": 0, "at": -1.0, "event": "exchange", "state": 1, "examples": 32, "loss": 3.0},
+        {"host": 0, "at": 3.0, "event": "exchange", "state": 2, "examples": 32, "loss": 2.0},
+        {"host": 0, "at": 4.0, "event": "in", "state": 1},
+        {"host": 0, "at": 12.0, "event": "exchange", "state": 2, "examples": 32, "loss": 1.0},
+    ]
+    spans = [[0, -6.0, 3.5], [0, 3.6, 20.0]]
+    record = importlib.import_module("benchmarks.network.churn_record").Record
+    counted = [record(10.0, rolls_back, lines, spans, []) for rolls_back in (False, True)]
+    assert [run.examples() for run in counted] == [24 + 24, 24]
+    assert counted[0].member_seconds() == 3.5 + 6.0
+    assert counted[1].loss_at(32) == 1.0
