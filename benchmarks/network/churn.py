@@ -66,25 +66,28 @@ def learned(records: Records, scale: Scale) -> Table:
         possible = rate * sum(run.member_seconds() for run in runs)
         at_pace = scale.hosts * Settings.batch / scale.pace_s * seconds
         losses = [run.loss_at(equal) for run in runs if run.examples() >= equal]
+        rounds = [len(times) for run in runs for times in run.rounds().values()]
         joining = [joined["at"] - start for run in runs for start, _, joined, _ in run.joins()]
         rows.append(
             (
                 name, str(len(runs)), f"{runs[0].seconds:.0f}", number(examples / seconds),
                 number(100 * examples / possible) if case.kind is Hosts else "-",
                 number(100 * examples / at_pace) if not case.hosts else "-",
+                number(mean(rounds)) if case.kind is Hosts else "-",
                 spread(losses) if losses else "-",
                 number(mean(joining)) if joining else "-",
             )
         )  # fmt: skip
     columns = (
         *("training", "runs", "seconds", "examples/s", "% of members in", "% of all hosts"),
-        *(f"loss after {equal:,.0f} examples", "start to in, s"),
+        *("updates a round", f"loss after {equal:,.0f} examples", "start to in, s"),
     )
     most = 100 - 100 * scale.back_s / scale.kill_s / scale.hosts
     notes = (
         "Examples: those in the agreed weights. % of members in: of what undisturbed members learn in the "
         "time in which members were in. % of all hosts: of what all hosts learn all the time at this pace if "
         f"nothing is exchanged; of the undisturbed training's, kills leave {number(most)}% at most. "
+        "Updates a round: fewer than members where these take turns, since a round need not wait for all. "
         "Loss: the mean of the last fifth of these examples; in brackets the least and the greatest of the "
         "runs, each with weights and examples of its own; - where fewer were learned. Start to in: from the "
         "start of a process until it trains.",

@@ -87,12 +87,18 @@ class Record:
                     weighed, loss = weighed + line["examples"], loss + line["examples"] * line["loss"]
         return loss / max(1.0, weighed)
 
+    def rounds(self) -> dict[int, list[float]]:
+        """By round, when each host that has an update in it has exchanged; those within the time."""
+        rounds: dict[int, list[float]] = {}
+        for _, line in self.exchanges():
+            if 0 <= line["at"] <= self.seconds:
+                rounds.setdefault(line["state"], []).append(line["at"])
+        return rounds
+
     def between_rounds(self) -> float:
         """The usual seconds from one round to the next."""
-        times: dict[int, float] = {}
-        for _, line in self.exchanges():
-            times.setdefault(line["state"], line["at"])
-        return median(later - earlier for earlier, later in pairwise(sorted(times.values())))
+        times = sorted(min(times) for times in self.rounds().values())
+        return median(later - earlier for earlier, later in pairwise(times))
 
     def until_next_round(self, what: str, *, coordinator: bool = False) -> list[float]:
         """Seconds from each event of a kind until another host exchanged."""
