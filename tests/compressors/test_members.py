@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from members_simulation import RULES, World
+from members_simulation import RULES, Process, World
 
 from taugrad.compressors import CorruptMessage
 from taugrad.compressors.exchange.members.decisions import (
@@ -173,6 +173,27 @@ def test_a_new_member_asks_for_nothing_twice(seed):
     new.member._retry_s = 1000.0
     assert world.run(2, lambda: new.is_active)
     world.settle()
+
+
+def test_a_member_that_is_a_little_slower_is_in_all_rounds_again_after_it_was_late(monkeypatch):
+    advance = Process.tick
+
+    def tick(process: Process) -> None:
+        taken = len(process.ledger.accepted)
+        advance(process)
+        if len(process.ledger.accepted) > taken:  # it trains from then on, not while it waits
+            process.trained_at = process.world.now + process.step_s
+
+    monkeypatch.setattr(Process, "tick", tick)
+    world = undisturbed([6.0, 6.0, 6.0, 6.4], 100)
+    slower = list(world.processes.values())[-1]
+    slower.suspended_until = world.now + 3.9
+    world.run(30)
+    last = world.coordinator.table.last
+    world.run(200)
+    later = [made for made in world.decided.values() if made.round > last]
+    assert len(later) > 20
+    assert all(len(made.offers) == 4 for made in later)
 
 
 def test_below_the_least_number_of_members_all_wait_and_say_so():

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from math import ceil
+from math import ceil, inf
 from statistics import median
 from typing import NamedTuple
 
@@ -28,10 +28,12 @@ _REMEMBERED = 512
 """Former incarnations whose residual may still count."""
 _TRUSTED_ROUNDS = 8
 """A member that was late in none of so many rounds is waited for."""
-_LATE_FACTOR = 1.05
-"""Likewise `Rules.factor`, where a round waits only for members that were late."""
-_ENOUGH = 3
-"""Rounds after which their usual time is known."""
+_LATE_FACTOR, _DUE_FACTOR = 1.05, 1.25
+"""Likewise `Rules.factor`, where a round waits only for members that were late; and if one of them is due."""
+_DUE = 1.1
+"""A member is due if it is expected before this multiple of the usual time, and not overdue by that time."""
+_ENOUGH = 6
+"""Offers after which their usual time is known."""
 
 log = logging.getLogger("taugrad")
 
@@ -169,6 +171,15 @@ class _Status:
     at: float
     report: Report | None = None
     left_out: int = 0
+    continued_at: float | None = None
+    """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet."""
+    seconds: float = inf
+    """From that until two members held the next one, the last time."""
+
+    @property
+    def expected_at(self) -> float:
+        """When two members will hold its next offer, if it takes as long as the last time."""
+        return inf if self.continued_at is None else self.continued_at + self.seconds
 
     @property
     def version(self) -> int:
@@ -213,12 +224,14 @@ class Coordinator:
         self._version, self._sent_version, self._left_version, self._dirty = 0, 0, 0, True
         self._statuses = {incarnation: _Status(now) for incarnation in table.members}
         self._digests: dict[tuple[int, int], str] = {}
-        self._seconds: deque[float] = deque(maxlen=16)
-        """From a round's opening until it could have been decided."""
+        self._seconds: deque[float] = deque(maxlen=32)
+        """From the round that took a member's offer until two members held its next one.
+
+        From round to round would be shorter where members take turns: it would keep them apart for ever.
+        """
         self._ticked_at = self._opened_at = now
         self._first_at: float | None = None
         """When the first offer of the open round was known."""
-        self._timed = False
 
     # Events.
 
@@ -491,9 +504,10 @@ class Coordinator:
             self._first_at = now
         best = _largest_held(held, min(2, len(active)))
         enough = len(best) >= ceil(rules.quorum * len(active))
-        if enough and not self._timed:
-            self._timed = True
-            self._seconds.append(now - self._opened_at)
+        for status in (self._statuses[incarnation] for incarnation in best):
+            if status.continued_at is not None:
+                status.seconds, status.continued_at = now - status.continued_at, None
+                self._seconds.append(status.seconds)
         going = {i for i in active if self._is_leaving(i)}
         awaited = {i for i in active if not held[i] >= offered} | (live - offered - going)
         slots = ", ".join(map(str, sorted(table.members[i].slot for i in awaited)))
@@ -509,9 +523,15 @@ class Coordinator:
         last = self._first_at + rules.most_s
         if len(self._seconds) < _ENOUGH:
             return last
-        factor = rules.factor if any(map(self._is_trusted, awaited)) else _LATE_FACTOR
-        usual = self._opened_at + factor * median(self._seconds)
-        return min(last, max(usual, self._first_at + rules.least_s))
+        usual = median(self._seconds)
+        due = (self._statuses[i].expected_at - self._opened_at for i in awaited)
+        if any(map(self._is_trusted, awaited)):
+            factor = rules.factor
+        elif any(-usual < seconds < _DUE * usual for seconds in due):
+            factor = _DUE_FACTOR
+        else:
+            factor = _LATE_FACTOR
+        return min(last, max(self._opened_at + factor * usual, self._first_at + rules.least_s))
 
     def _is_trusted(self, incarnation: int) -> bool:
         """Whether a member was in the latest rounds, since it is a member."""
@@ -529,6 +549,7 @@ class Coordinator:
         table.last = number
         for incarnation, offer in chosen.values():
             table.records[incarnation].taken = offer
+            self._statuses[incarnation].continued_at = now
         for shard, lease in list(table.leases.items()):
             if not lease.round and lease.offer <= chosen.get(lease.incarnation, (0, 0))[1]:
                 lease.round = number
@@ -542,7 +563,7 @@ class Coordinator:
         self._changed()
 
     def _open(self, now: float) -> None:
-        self._opened_at, self._first_at, self._timed = now, None, False
+        self._opened_at, self._first_at = now, None
 
     # Messages.
 
