@@ -38,7 +38,7 @@ class Scale:
     suspended_s: float = 30.0
     away_s: float = 10.0
     """For which there is no coordinator."""
-    seeds: int = 3
+    seeds: int = 2
     variants: bool = True
     """Whether cases with settings of their own are trained, too."""
     large: tuple[int, int] = (8, 512)
