@@ -26,7 +26,7 @@ from ..bucket.compressor import Worker
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteWeight, WorkersDisagree
 from ..local_fields import LocalFields
-from ..methods import Method
+from ..methods import CompressedMethod, Method
 from ..ops.parts import PartTally
 from ..spans import RECORDER
 from .agreement import difference
@@ -190,7 +190,7 @@ class Fragment:
         if not self._fields.unsent:
             return self.agreed
         # Residuals stay as they are from one exchange to the next, and so this is the same before and after.
-        share = self._fields.unsent_share(self.workers) / (self.part.weight or 1.0)
+        share = self._fields.unsent_share(self.workers) / max(self.part.weight, 1.0)
         residuals = self.pattern.unsent()
         return [agreed - share * residual for agreed, residual in zip(self.agreed, residuals, strict=True)]
 
@@ -313,7 +313,7 @@ class Fragment:
         self, part: WorkerPart, workers: int, residuals: Mapping[str, Tensor], model: FormerModel
     ) -> dict[str, Tensor]:
         """How far one of the former workers moved since it continued from the agreed weights, or sent."""
-        share, moved = self._fields.unsent_share(workers) / (part.weight or 1.0), {}
+        share, moved = self._fields.unsent_share(workers) / max(part.weight, 1.0), {}
         names = self.pattern.names
         if model.moved is not None:
             return {name: model.moved[ordinal] for name, ordinal in zip(names, self.ordinals, strict=True)}
@@ -396,6 +396,7 @@ class LocalRounds:
         downlink = downlink_method(method) if downlink is None else downlink
         if fields.exchange == "weights":
             method, downlink = self_contained(method), self_contained(downlink)
+        self._keeps_residuals = isinstance(method, CompressedMethod) and method.keeps_residuals
         self.fragments = []
         for number, ordinals in enumerate(parts):
             sizes = {names[ordinal]: agreed.weights[ordinal].numel() for ordinal in ordinals}
@@ -488,10 +489,13 @@ class LocalRounds:
         )
         weight = 1.0
         if weighted:
-            if self._unit is None:  # once, this waits for a delay of the link
-                received = yield lambda: side.received
-                self._unit = (received.examples or 0.0) / self._group.workers or 1.0
-            weight = part.examples / self._unit
+            waits = self._keeps_residuals and (left >= 0 or not delay)
+            mean = self._unit
+            if mean is None or waits:  # for a delay of the link
+                mean = ((yield lambda: side.received).examples or 0.0) / self._group.workers or 1.0
+            self._unit = self._unit or mean
+            # Where there are few examples, as in a last round, moves weigh more, not the residuals.
+            weight = part.examples / min(mean, self._unit)
         exchange = fragment.send(self.steps - fragment.sent_step, weight)
         rounds, result = self._rounds(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
@@ -531,7 +535,9 @@ class LocalRounds:
     def _apply(self, fragment: Fragment, mean: Tensor, side: SideData) -> None:
         if side.examples is not None:
             assert self._unit is not None
-            mean = mean * (self._group.workers * self._unit / (side.examples or 1.0))
+            usual = self._group.workers * self._unit
+            total = max(side.examples, usual) if self._keeps_residuals else side.examples
+            mean = mean * (usual / (total or 1.0))
         fragment.apply(mean)
         self.agreed.buffers = dict(side.buffers) or self.agreed.buffers
 

@@ -165,6 +165,29 @@ def test_members_weigh_by_their_examples(coordinator):
     assert torch.equal(began[0], began[1])
 
 
+@pytest.mark.parametrize("examples", [0, 1])
+def test_a_last_round_of_few_examples_enlarges_no_residual(coordinator, examples):
+    model = torch.nn.Linear(20, 30)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    local = LocalSteps(
+        model, optimizer, every_examples=256, compressor="strom(density(0.1, every=1))",
+        members=members(coordinator),
+    )  # fmt: skip
+    local.join()
+    train(torch.nn.Sequential(model, torch.nn.Linear(30, 5)), optimizer, torch.Generator().manual_seed(1))
+    local.step(examples=256)
+    before, (fragment,) = (
+        [weights.clone() for weights in local._rounds.agreed.weights],
+        local._rounds._fragments,
+    )
+    residual = torch.cat([tensor.clone() for tensor in fragment.pattern.unsent()])
+    assert residual.any()
+    local.step(examples=examples)  # without a move
+    local.finish()
+    moved = torch.cat([old - new for old, new in zip(before, local._rounds.agreed.weights, strict=True)])
+    torch.testing.assert_close(moved + torch.cat(fragment.pattern.unsent()), residual)
+
+
 def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()

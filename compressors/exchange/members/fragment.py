@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...bucket.compressor import Worker
 from ...local_fields import LocalFields
-from ...methods import Method
+from ...methods import CompressedMethod, Method
 from ...ops.array import host
 from ..carrier import Payload, in_memory
 from ..local_rounds import Agreed, Fragment
@@ -25,6 +25,8 @@ class MemberFragment(Fragment):
         trains: whether the model has the weights that the member continued from, and steps that are not sent.
         pending: what is added to the next offer, float32 [all elements].
         pending_examples: from which that was learned.
+        least_examples: as which an offer counts at least, so that where they are few, as in a last round,
+            moves weigh more, not the residuals; 0 without residuals.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class MemberFragment(Fragment):
         group, pattern = WorkerGroup(in_memory(1)[0]), AllGather(method, worker, sizes)
         super().__init__(group, pattern, "", ordinals, agreed, parameters, fields)
         self._allgather, self._unit = pattern, unit
+        keeps_residuals = isinstance(method, CompressedMethod) and method.keeps_residuals
+        self.least_examples = unit if unit and keeps_residuals else 0.0
         self.trains, self.pending, self.pending_examples = False, self.zeros(), 0.0
 
     def zeros(self) -> Tensor:
@@ -90,6 +94,7 @@ class MemberFragment(Fragment):
 
         Raises NonFiniteWeight.
         """
+        self.part.examples += max(0.0, self.least_examples - self.unsent_examples)
         parts = list(torch.split(self.unsent(), list(self._allgather.sizes.values())))
         message = host(self._allgather.compress(parts, self.averaging.done, record).payload)
         self._require_finite({slot: message})

@@ -440,7 +440,10 @@ class MemberRounds:
             buffers += [sent] if sent.size else []
             total, received = total + examples, received + message.size
         for number, messages in offers.items():
-            whole = len(step.offers) if self._unit is None else (total or 1.0) / self._unit
+            whole: float = len(step.offers)
+            if self._unit is not None:
+                least = whole * self._fragments[number].least_examples
+                whole = (max(total, least) or 1.0) / self._unit
             self._fragments[number].merge(messages, 1.0 if self._sums else len(messages) / whole)
         if buffers:
             copy_bytes(buffers[0], list(self.agreed.buffers.values()))
