@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from members_simulation import RULES, Process, World
 
-from taugrad.compressors import CorruptMessage
+from taugrad.compressors import CorruptMessage, MemberRefused
 from taugrad.compressors.exchange.members.decisions import (
     Coordinator,
     LeasedShard,
@@ -15,10 +15,12 @@ from taugrad.compressors.exchange.members.decisions import (
     Record,
     Table,
 )
+from taugrad.compressors.exchange.members.member import COORDINATOR, Begin, Join, Member, Withdrawn
 from taugrad.compressors.exchange.members.messages import (
     Chunk,
     Decision,
     Hello,
+    Peer,
     Recall,
     Rejection,
     Report,
@@ -324,6 +326,80 @@ def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
     for name, origin, counts in (("a", "rank 0", True), ("b", "rank 1", True), ("c", "rank 0", False)):
         view = answer(coordinator, name, hello(name, state=state, origin=origin))
         assert (view.last, view.residual_counts) == (6, counts)
+
+
+@pytest.mark.parametrize(("taken", "counts"), [(0, True), (1, False)])
+def test_a_residual_whose_heir_was_gone_before_it_sent_anything_counts_for_the_next_one(taken, counts):
+    coordinator = coordinator_of(Table(run="r"))
+    for name, previous, expected in (
+        ("a", 0, False),
+        ("b", 1, True),
+        ("c", 1, counts),
+        ("b2", 2, not counts),
+    ):
+        view = answer(coordinator, name, hello(name, previous=previous, offered=1))
+        assert view.residual_counts == expected, name
+        coordinator.close(name, 0.0)
+        if name == "b":
+            coordinator.table.records[2].taken = taken
+        if name == "c":
+            coordinator.table.records[view.incarnation].taken = 1
+
+
+def test_an_offer_of_a_member_of_long_ago_is_recalled():
+    coordinator = coordinator_of(Table(run="r"))
+    answer(coordinator, "a", hello("a"))
+    table = coordinator.table
+    table.decisions[1], table.last = Decision(round=1, ballot=0, offers={0: (1, 1)}), 1
+    for place in range(600):
+        coordinator.close(f"{place - 1}" if place else "a", 0.0)
+        answer(coordinator, f"{place}", hello(f"{place}"))
+    assert len(table.records) < 520
+    table.void_from(1)
+    assert (table.last, table.decisions) == (0, {})
+
+
+def entered(member: Member, incarnation: int, **fields: object) -> None:
+    """Lets it receive that it is a member, at the second of that number."""
+    peer = Peer(
+        slot=0, incarnation=incarnation, endpoint="", joining=fields.pop("joining", False), leaving=False,
+        applied=0, taken=0, held=(),
+    )  # fmt: skip
+    view = View(
+        run="r", epoch=1, nonce="n", version=incarnation, incarnation=incarnation, peers=(peer,), last=0,
+        **{"ballot": 0, "decisions": (), "recalls": (), "residual_counts": False, "begins": True} | fields,
+    )  # fmt: skip
+    member.receive(COORDINATOR, view, float(incarnation))
+
+
+def test_what_a_member_did_before_it_knew_that_it_has_joined_again_belongs_to_the_former_one():
+    member = Member(hello("a"), 0.0)
+    entered(member, 1)
+    assert isinstance(member.next(), Join)
+    assert isinstance(member.next(), Begin)
+    member.train()
+    member.receive(COORDINATOR, Rejection(incarnation=1, final=False, reason="silent"), 1.5)
+    entered(member, 2)
+    member.train()  # it was just copying the agreed weights
+    member.hand_in(OFFER.payload, 2.0)
+    member.give(OFFER.payload, 2.0)
+    assert all(incarnation == 1 for incarnation, _ in member._items)
+    member.train()
+    assert isinstance(member.next(), Join)
+    assert member.next() == Withdrawn(counts=False)
+    assert not member._trains
+    member.lose_state()
+    assert member.hello.state is None
+
+
+def test_a_member_that_joins_again_after_a_long_silence_is_not_refused_at_once():
+    member = Member(hello("a"), 0.0, wait_s=1.5)
+    entered(member, 2)
+    member.receive(COORDINATOR, Rejection(incarnation=2, final=False, reason="silent"), 8.0)
+    entered(member, 9, joining=True)
+    member.require_progress(9.5)
+    with pytest.raises(MemberRefused, match="has not answered"):
+        member.require_progress(11.0)
 
 
 def test_a_full_run_lets_nobody_in_until_one_leaves():

@@ -292,8 +292,10 @@ class Coordinator:
         table.incarnations += 1
         incarnation = table.incarnations
         counts = self._inherit(hello, incarnation)
+        named = {held.incarnation for held in table.leases.values()}.union(table.members)
+        named |= {of for decision in table.decisions.values() for of, _ in decision.offers.values()}
         for old in [old for old in table.records if old <= table.incarnations - _REMEMBERED]:
-            if old not in table.members and all(old != held.incarnation for held in table.leases.values()):
+            if old not in named:
                 del table.records[old]
         table.members[incarnation] = Occupant(
             slot=free[0],
@@ -318,6 +320,10 @@ class Coordinator:
             return True
         if former is None or hello.previous in table.members:
             return False
+        if former.heir != hello.process and self._has_lapsed(former):
+            for one in table.records.values():
+                one.heir = hello.process if one.process == former.heir else one.heir
+            former.heir = ""
         former.heir = former.heir or hello.process
         if former.process == hello.process:  # it was thought to be gone
             record.taken = former.taken
@@ -327,6 +333,15 @@ class Coordinator:
         counts = former.heir == hello.process and not former.adopted_by and former.taken <= hello.offered
         return counts and all(
             self._may_keep(shard, {hello.process, former.process}) for shard in hello.shards
+        )
+
+    def _has_lapsed(self, former: Record) -> bool:
+        """Whether the heir was gone before any round had an offer of it: what it inherited is unsent."""
+        heirs = [record for record in self.table.records.values() if record.process == former.heir]
+        if any(member.process == former.heir for member in self.table.members.values()):
+            return False
+        return bool(heirs) and not any(
+            one.taken or one.adopted_by or one.heir not in ("", one.process) for one in heirs
         )
 
     def _may_keep(self, shard: int, processes: Collection[str]) -> bool:

@@ -164,6 +164,10 @@ class Member:
         self._pulse_s = hello.rules.silent_after_s / 4
         self._mine: set[int] = set()
         """Incarnations of this process."""
+        self._joined = 0
+        """The one that the training knows of: what it does belongs to it."""
+        self._begun = 0
+        """The one whose weights were everybody's first."""
         self._history: deque[StateId] = deque([hello.state] if hello.state else [], 256)
         self._items: dict[Key, Payload] = {}
         """Offers, and residuals of members that leave."""
@@ -262,7 +266,7 @@ class Member:
         if self._handed_in is not None:
             raise ValueError("handed in twice: the update before is in no round yet")
         self.offered, self._trains = self.offered + 1, False
-        self._handed_in = max(self._mine), self.offered
+        self._handed_in = self._joined, self.offered
         self._items[self._handed_in] = payload
         return self.tick(now)
 
@@ -294,8 +298,8 @@ class Member:
 
     @property
     def is_active(self) -> bool:
-        """Whether rounds wait for this member."""
-        return not getattr(self._peers.get(self.incarnation), "joining", True)
+        """Whether rounds wait for this member, which has a state."""
+        return self.applied is not None and not getattr(self._peers.get(self.incarnation), "joining", True)
 
     @property
     def is_latest(self) -> bool:
@@ -317,7 +321,7 @@ class Member:
         """The next step, which the training must do at once; None if there is nothing to do."""
         view, join = self.view, self._join
         if join is not None:
-            self._join = None
+            self._join, self._joined, self._trains = None, join.incarnation, False
             return join
         if view is None or not self.incarnation:
             return None
@@ -351,7 +355,10 @@ class Member:
 
     def _apply(self, view: View) -> Step | None:
         if self.applied is None:
-            return Begin(self._advance(view.last, view.ballot)) if view.begins else None
+            if not self._begins(view):
+                return None
+            self._begun = self.incarnation
+            return Begin(self._advance(view.last, view.ballot))
         decision = self._next_decision(view)
         if decision is None or not self._items.keys() >= set(decision.offers.values()):
             return None
@@ -360,6 +367,10 @@ class Member:
         if included:
             self._handed_in, self.shards = None, set()
         return Apply(self._advance(decision.round, decision.ballot), payloads, included)
+
+    def lose_state(self) -> None:
+        """Tells that it has no agreed state any more."""
+        self.applied = None
 
     def confirm(self, digest: str) -> None:
         """Tells the digest of the agreed state that was applied last, to be compared with the others'."""
@@ -375,7 +386,7 @@ class Member:
 
     def give(self, residual: Payload, now: float) -> Sends:
         """Offers the residual of this member, which leaves, to another one; the step `Given` follows."""
-        self._items[max(self._mine), 0] = residual
+        self._items[self._joined, 0] = residual
         self._leaving = True
         return self.tick(now)
 
@@ -436,6 +447,7 @@ class Member:
         self.view, self._answered_at = view, now
         if view.incarnation != self.incarnation:
             self._enter(view)
+            self._in_at = now
         if self.is_active:
             self._in_at = now
         self._items = {key: item for key, item in self._items.items() if self._may_need(view, key)}
@@ -527,10 +539,14 @@ class Member:
                     self._fetch = None
         return sends
 
+    def _begins(self, view: View) -> bool:
+        """Whether its weights are to be everybody's first; once, for later they may be changed in part."""
+        return view.begins and self._begun != self.incarnation
+
     def _needs_state(self, view: View, held: set[Key]) -> bool:
         """Whether messages do not lead from its own state to the latest."""
         if self.applied is None:
-            return not view.begins
+            return not self._begins(view)
         if self._trains:
             return False
         needed = {key for d in view.decisions if d.round > self._round for key in d.offers.values()}
