@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,12 @@ from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragments_of
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.members.fragment import MemberFragment
-from taugrad.compressors.exchange.members.moments import load_moments, moments_of
+from taugrad.compressors.exchange.members.member import COORDINATOR, Given, TakeOver
+from taugrad.compressors.exchange.members.moments import joined, load_moments, moments_of
+from taugrad.compressors.exchange.members.resuming import fitting
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
 from taugrad.compressors.exchange.rounds import ExchangeRecord
+from taugrad.compressors.exchange.tensors import to_bytes
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
@@ -409,6 +413,89 @@ def test_a_member_of_every_third_round_sends_all_fragments(coordinator):
     assert sorted(sent) == [1, 2, 3]
     first.leave()
     second.leave()
+
+
+def test_a_member_whose_round_was_applied_in_part_has_no_state(coordinator, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model, optimizer, local = make(members(coordinator))
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for step in range(3):
+        train(model, optimizer, drawing)
+        if step < 2:
+            local.step()
+    monkeypatch.setattr(local._rounds._fragments[0], "apply", stop)
+    with pytest.raises(KeyboardInterrupt):
+        local.step()
+    for state in (local.state_dict(), local.leave() or local.state_dict()):
+        assert state["rounds"]["hello"]["state"] is None
+
+
+def test_the_state_of_a_member_that_has_just_joined_again_has_nothing_that_counts_no_longer(coordinator):
+    model, optimizer, local = make(members(coordinator))
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        train(model, optimizer, drawing)
+        local.step()
+    session = local._rounds._session
+    with session.lock:
+        view = session.member.view
+        peers = tuple(peer.model_copy(update={"incarnation": 99}) for peer in view.peers)
+        update = {"incarnation": 99, "version": view.version + 1, "peers": peers, "residual_counts": False}
+        session.member.receive(COORDINATOR, view.model_copy(update=update), monotonic())
+        state = deepcopy(local.state_dict())
+    assert state["rounds"]["hello"]["previous"] == 99
+    assert not state["rounds"]["fragments"][0]["pending"].any()
+    assert local.membership.dropped == 1
+    session.close()
+
+
+def test_what_a_member_has_forgotten_has_no_examples_either():
+    weight = torch.zeros(4)
+    fields = LocalFields()
+    agreed = Agreed.begin([weight.clone()], {}, fields)
+    worker = Worker(ops_for(torch.device("cpu")), 0, 4)
+    fragment = MemberFragment(read_config("none"), worker, ["w"], [0], agreed, [weight], fields, 8.0)
+    fragment.trains, fragment.part.examples = True, 5.0
+    fragment.forget()
+    fragment.trains = True
+    assert fragment.unsent_examples == 0.0
+
+
+def test_what_is_taken_over_too_late_to_be_given_on_counts_as_lost(coordinator, monkeypatch):
+    model, optimizer, local = make(members(coordinator))
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    train(model, optimizer, drawing)
+    local.step()
+    rounds, member = local._rounds, local._rounds._session.member
+    update = torch.full_like(rounds._fragments[0].pending, 2.0)
+
+    def give(data: Any, now: float) -> None:
+        late = joined(to_bytes([update.bfloat16()]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))
+        steps = iter([TakeOver(late), Given()])
+        monkeypatch.setattr(rounds._session, "next", lambda: next(steps, None))
+
+    monkeypatch.setattr(member, "give", give)
+    assert local.leave()
+    assert (local.membership.taken_over, local.membership.dropped) == (1, 1)
+    assert local.membership.dropped_squares == 4.0 * update.numel()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_fixed_group_takes_the_states_of_members_in_any_order(coordinator, order):
+    states, local = [], make(members(coordinator))[2]
+    local.join()
+    for previous in (7, 9):
+        state = deepcopy(local.state_dict())
+        state["rounds"]["hello"]["previous"] = previous
+        states.append({**state, "totals": previous})
+    local.leave()
+    fitted = fitting([states[place] for place in order], None, reshard=True)
+    assert [(state["rank"], state["totals"]) for state in fitted] == [(0, 7), (1, 9)]
 
 
 def test_weights_that_are_not_finite_reach_nobody(coordinator):

@@ -87,6 +87,7 @@ class MemberFragment(Fragment):
             for tensor in kept.values():
                 tensor.zero_()
         self.pending, self.pending_examples, self.trains = self.zeros(), 0.0, False
+        self.part.examples = 0.0
         return squares
 
     def offer(self, slot: int, record: ExchangeRecord) -> tuple[Payload, float]:

@@ -47,6 +47,7 @@ def _group_states(states: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
     ]
     latest = max((number for number in rounds if number), default=None)
     kept = [state for state, number in zip(states, rounds, strict=True) if number == latest]
+    kept.sort(key=lambda state: state["rounds"]["hello"]["previous"])  # ranks are the same everywhere
     if len(kept) < len(states):
         log.warning(
             "the states of %d members are older than round %s: what these had not sent is lost",

@@ -254,13 +254,16 @@ class MemberRounds:
         if not session.member.shards:  # others learn from these, all of them
             rest = rest + torch.cat([fragment.unsent() for fragment in fragments])
             examples = max(fragment.unsent_examples for fragment in fragments)
-        given = rest.bfloat16()
+        given, pending = rest.bfloat16(), torch.cat([fragment.pending for fragment in fragments])
+        taken_over = self.membership.taken_over
         if torch.isfinite(given).all():
             data = joined(to_bytes([given]), _numbers(examples))
             session.call(session.member.give, data, monotonic())
             self._follow(lambda side: self._has_given or not side.heirs or monotonic() > until)
         if self._has_given:
             self.membership.given += 1
+            if self.membership.taken_over > taken_over:  # too late to give it on
+                self._lose(float((torch.cat([f.pending for f in fragments]) - pending).square().sum()))
             for fragment in fragments:
                 fragment.forget()
             self._keep(rest - given, 0.0)  # what 16 bits cannot say
@@ -368,10 +371,12 @@ class MemberRounds:
                     self._drop()
             case member.Begin():
                 log.info("the weights of this member are the first of all")
-            case member.Apply():
-                self._apply(step)
-            case member.Restore():
-                self._restore(step)
+            case member.Apply() | member.Restore():
+                try:
+                    self._apply(step) if isinstance(step, member.Apply) else self._restore(step)
+                except BaseException:
+                    session.call(session.member.lose_state)  # what is agreed may be changed in part
+                    raise
             case member.TakeSnapshot():
                 moments = moments_of(self._optimizers) if self._members.moments else np.empty(0, np.uint8)
                 session.call(session.member.provide, joined(moments, to_bytes(self._state)))
@@ -425,9 +430,12 @@ class MemberRounds:
     def _drop(self) -> None:
         """Forgets what is not sent, which counts as lost."""
         if squares := sum(fragment.forget() for fragment in self._fragments):
-            self.membership.dropped += 1
-            self.membership.dropped_squares += squares
-            log.warning("what this member had not sent no longer counts, and is lost")
+            self._lose(squares)
+
+    def _lose(self, squares: float) -> None:
+        self.membership.dropped += 1
+        self.membership.dropped_squares += squares
+        log.warning("what this member had not sent no longer counts, and is lost")
 
     def _apply(self, step: member.Apply) -> None:
         offers, buffers, total, received = dict[int, dict[int, Payload]](), list[Payload](), 0.0, 0
@@ -507,7 +515,10 @@ class MemberRounds:
 
     def worker_state(self) -> dict[str, Any]:
         """What only this member has; to be saved between two steps. What is on its way is merged first."""
-        if self._away is not None:
+        trains = self._trains
+        if self._session is not None:
+            self._follow(lambda side: True)  # it may be another incarnation now
+        if self._away is not None or (trains and not self._trains):
             self._merge()
         states = [fragment.worker_state() for fragment in self._fragments]
         if self._offer is not None:  # a member that comes with this state offers it again
