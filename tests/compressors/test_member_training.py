@@ -318,6 +318,21 @@ def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coord
     donor.leave()
 
 
+def test_a_model_of_many_parameters_has_members(coordinator):
+    def join(layers: int, fragments: int) -> LocalSteps:
+        model = torch.nn.Sequential(*(torch.nn.Linear(1, 1) for _ in range(layers)))
+        optimizer = torch.optim.SGD(model.parameters())
+        who = members(coordinator)
+        local = LocalSteps(model, optimizer, every=3, fragments=fragments, members=who)
+        local.join()
+        return local
+
+    local = join(200, 1)
+    with pytest.raises(MemberRefused, match=r"fragments = \[\[0, 1, .* of digest"):
+        join(200, 3)
+    local.leave()
+
+
 def test_moments_that_do_not_fit_are_refused():
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -436,6 +436,17 @@ def test_a_message_comes_back_as_it_was_and_its_bytes_stay():
     assert (back.key, back.payload.tobytes()) == ((5, 3), b"update")
 
 
+def test_a_view_of_many_members_comes_back():
+    held = tuple((1000 + member, 1000 + number) for member in range(256) for number in range(2))
+    peer = Peer(slot=0, incarnation=1, endpoint="e" * 20, joining=False, applied=0, taken=0, held=held)
+    peers = tuple(peer.model_copy(update={"slot": slot}) for slot in range(256))
+    view = View(
+        run="r", epoch=1, nonce="n", version=1, incarnation=1, last=1, ballot=0, decisions=(), recalls=(),
+        peers=peers,
+    )  # fmt: skip
+    assert from_bytes(to_bytes(view), "a") == view
+
+
 @given(st.integers(0, 63), st.integers(1, 255))
 def test_a_damaged_message_is_refused(place, change):
     data = to_bytes(OFFER).copy()

@@ -28,11 +28,13 @@ from ..carrier import Payload
 
 _MAGIC = b"TGM1"
 _HEAD = Struct("<4sIII")
-_MOST_FIELD_BYTES = 1 << 20
+_MOST_FIELD_BYTES = 1 << 26
+"""Enough for the view of many members, each of which says what it holds."""
 MOST_SLOTS = 256
+MOST_TEXT = 512
 
 _Number = Annotated[int, Field(ge=0, lt=1 << 53)]
-_Text = Annotated[str, Field(max_length=512)]
+_Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Key = tuple[_Number, _Number]
 """Of an item that members exchange."""
 _Numbers = Annotated[tuple[_Number, ...], Field(max_length=1 << 14)]

@@ -42,13 +42,15 @@ from ..rounds import ExchangeRecord
 from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
-from .messages import Hello, Rules, StateId
+from .messages import MOST_TEXT, Hello, Rules, StateId
 from .moments import joined, load_moments, moments_of, split
 from .session import Session
 
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
 _POLL_S = 0.2
+_MOST_VALUE = MOST_TEXT // 3
+"""Characters of a setting: a refusal has two of them."""
 _NUMBERS = np.dtype([("examples", "<f8"), ("fragment", "<i8")])
 IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
 """What a checkpoint has of a member's hello."""
@@ -181,7 +183,7 @@ class MemberRounds:
         self.steps, self.progress, self._unit, self._sums = 0, 0.0, unit, method.reduction == "sum"
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
-        digest = hashlib.sha256(json.dumps(list(tensors.items())).encode()).hexdigest()[:16]
+        digest = _digest(json.dumps(list(tensors.items())))
         plain = {name: value for name, value in settings.items() if name not in tensors}
         if members.moments:
             kinds = [
@@ -189,7 +191,7 @@ class MemberRounds:
             ]
             plain |= {"moments": f"of optimizers and their numbers of parameters {kinds}"}
         plain |= {"model": f"{len(tensors)} tensors, {sum(sizes.values())} trained elements, digest {digest}"}
-        self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=plain)
+        self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=_short(plain))
         self._session: Session | None = None
         self._offer: tuple[MemberFragment, Payload, ExchangeRecord, float] | None = None
         """What was handed in: its fragment, its message, and of how many examples it is."""
@@ -558,6 +560,18 @@ class MemberRounds:
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _short(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings as a message may have them: of a longer value, its beginning and a digest."""
+    return {
+        name: value if len(value) <= _MOST_VALUE else f"{value[:80]}... of digest {_digest(value)}"
+        for name, value in settings.items()
+    }
 
 
 def _numbers(examples: float, fragment: int = 0) -> Payload:
