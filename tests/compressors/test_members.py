@@ -320,6 +320,16 @@ def test_a_member_of_another_run_or_with_other_settings_is_refused(fields, reaso
     assert (rejection.final, rejection.reason) == (True, reason)
 
 
+def test_a_refused_checkpoint_changes_nothing():
+    coordinator = coordinator_of(Table(run="r"))
+    answer(coordinator, "a", hello("a"))
+    before = coordinator.table.model_copy(deep=True)
+    state = StateId(round=100, ballot=3)
+    assert answer(coordinator, "b", hello("b", state=state, epoch=9, settings={"every": "8"})).final
+    assert answer(coordinator, "b", hello("b", state=state, epoch=9, run="s")).final
+    assert coordinator.table == before
+
+
 def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
     coordinator = coordinator_of(Table(run="r"))
     state = StateId(round=6, ballot=0)

@@ -277,18 +277,20 @@ class Coordinator:
         is_new = not (table.decisions or table.beginner or table.known)
         if table.rules is None or (is_new and not table.members):
             table.rules, table.settings, table.run = hello.rules, dict(hello.settings), hello.run or table.run
-        if is_new and state is not None and state.round > table.last:  # a run begins from a checkpoint
-            table.last = table.known = state.round
-            table.ballot = max(table.ballot, state.ballot)
-            table.epoch = max(table.epoch, hello.epoch + 1)
-        self._require_latest(hello.run, hello.epoch)
-        if reason := self._why_refused(hello):
+        start = state if is_new and state is not None and state.round > table.last else None
+        if start is None:
+            self._require_latest(hello.run, hello.epoch)
+        if reason := self._why_refused(hello, is_start=start is not None):
             return 0, Rejection(final=True, reason=reason)
         assert table.rules is not None
         taken = {member.slot for member in table.members.values()}
         free = [slot for slot in range(table.rules.max_members) if slot not in taken]
         if not free:
             return 0, Rejection(final=False, reason=f"all {table.rules.max_members} slots are taken")
+        if start is not None:  # a run begins from a checkpoint
+            table.last = table.known = start.round
+            table.ballot = max(table.ballot, start.ballot)
+            table.epoch = max(table.epoch, hello.epoch + 1)
         table.incarnations += 1
         incarnation = table.incarnations
         counts = self._inherit(hello, incarnation)
@@ -361,7 +363,7 @@ class Coordinator:
                     "its file is an old one, or another coordinator runs"
                 )
 
-    def _why_refused(self, hello: Hello) -> str:
+    def _why_refused(self, hello: Hello, *, is_start: bool) -> str:
         table, state = self.table, hello.state
         if hello.run and hello.run != table.run:
             return f"this coordinator is of run {table.run}, the member of {hello.run}"
@@ -369,7 +371,7 @@ class Coordinator:
         for name in sorted(theirs.keys() | ours.keys()):
             if theirs.get(name) != ours.get(name):
                 return f"{name} = {theirs.get(name)}; the run's other members have {ours.get(name)}"
-        if state is not None and state.round > table.last and not table.is_void(state):
+        if not is_start and state is not None and state.round > table.last and not table.is_void(state):
             return (
                 f"the member has the state of round {state.round}, this coordinator's last round is "
                 f"{table.last}: its file is an old one, or of another run"
