@@ -7,8 +7,9 @@ routes are open where the server has VLLM_SERVER_DEV_MODE=1: let nobody else rea
 """
 
 import argparse
-import http.client
 import json
+import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -37,6 +38,10 @@ class VllmServer:
         self._url, self._store, self._init_info = url.rstrip("/"), Store(place), init_info | {"place": place}
         self._number: int | None = None
         self._version = ""
+        self._files = dict[str, File]()
+        """The store's, when it served their newest number."""
+        self._resumed = False
+        """Whether no pause of ours, or of a process before this one that was killed, is left."""
         self._left: tuple[dict[str, File], float] = {}, 0.0
         """The files that did not lead on, and until when they are left alone."""
 
@@ -54,29 +59,44 @@ class VllmServer:
             FileNotFoundError: nothing is published.
             OSError: the server does not answer, or refuses.
         """
+        if not self._resumed:
+            self._resume()
         files = self._store.files()
         newest = max((number for _, number in complete(iter(files))), default=None)
         if newest is None:
             raise FileNotFoundError(f"nothing is published in {self._store.place}")
         said = self._call("GET", "weight_info")["weight_version"]
-        if said == self._version and (self._number == newest or self._is_left(files)):
+        is_new = said != self._version
+        is_replaced = not is_new and self._is_replaced(files, newest)
+        if not is_new and self._number == newest and not is_replaced:
+            self._files = files
+            return None
+        if not is_new and self._is_left(files):
             return None
         number, digest, fetched = self._served()
-        if number == newest:
+        if number == newest and not is_replaced:
+            self._files = files
             return self._say(number, digest, said)
         if number is not None and fetched is not None and fetched <= number < newest:
             return None  # requests do not wait while it fetches
-        self._call("POST", f"pause?mode={mode}")
+        self._resumed = False
         try:
+            self._call("POST", f"pause?mode={mode}")
             problem = self._update()
             version = self._say(*self._served()[:2], said)
         finally:
-            self._call("POST", "resume")
-        if problem is not None:
+            self._resume()
+        if problem is None:
+            self._files = files
+        else:
             if self._number == number:
                 self._left = self._leading(files), time.monotonic() + _RETRY_S
             raise problem
         return version
+
+    def _resume(self) -> None:
+        self._call("POST", "resume")
+        self._resumed = True
 
     def _served(self) -> tuple[int | None, str, int | None]:
         """See `EngineReader`: number and digest of what runs, and up to which number it has fetched."""
@@ -97,15 +117,22 @@ class VllmServer:
 
     def _update(self) -> urllib.error.HTTPError | None:
         """Has the engine go as far as files lead; returns the server's refusal."""
-        self._call("POST", "start_weight_update")
+        try:
+            self._call("POST", "start_weight_update")
+        except urllib.error.HTTPError:  # one is active, of a process before this one that was killed
+            self._finish()
+            self._call("POST", "start_weight_update")
         try:
             self._call("POST", "update_weights", {"update_info": {"number": "newest"}})
         except urllib.error.HTTPError as problem:
-            with suppress(urllib.error.HTTPError):  # of several ranks, all but one are in an update
-                self._call("POST", "finish_weight_update")
             return problem
-        self._call("POST", "finish_weight_update")
+        finally:
+            self._finish()
         return None
+
+    def _finish(self) -> None:
+        with suppress(urllib.error.HTTPError):  # of several ranks, those that refuse are in no update
+            self._call("POST", "finish_weight_update")
 
     def _leading(self, files: dict[str, File]) -> dict[str, File]:
         """The files by which the server can go on: the next patch, and snapshots."""
@@ -114,6 +141,13 @@ class VllmServer:
 
     def _is_left(self, files: dict[str, File]) -> bool:
         return self._left[0] == self._leading(files) and time.monotonic() < self._left[1]
+
+    def _is_replaced(self, files: dict[str, File], newest: int) -> bool:
+        """Whether the newest number has other files than when it was served, as those of another stream."""
+        before, now = (
+            {row for row in rows.items() if number_of(row[0]) == newest} for rows in (self._files, files)
+        )
+        return bool(before) and not before & now
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = json.dumps(body or {}).encode() if method == "POST" else None
@@ -142,13 +176,14 @@ def main() -> None:
         "--verify-every", type=int, help="updates after which the digest of what runs is compared"
     )
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which resumes first
     server, said = VllmServer(given.url, given.place, verify_every=given.verify_every), ""
     while True:
         try:
             if version := server.follow(given.mode):
                 print(version, flush=True)
                 said = ""
-        except (OSError, http.client.HTTPException) as problem:  # the next round tries again
+        except Exception as problem:  # the next round tries again
             if (now := reason(problem)) != said:
                 log.warning("%s: %s", given.url, now)
             said = now

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from cases import in_turn
 
 from taugrad.compressors import PatchWriter
 from taugrad.compressors.integrations.vllm_server import VllmServer, reason
@@ -42,6 +44,7 @@ class Server(ThreadingHTTPServer):
             self.updates, began = False, self.number
             published = {int(name.name[:10]) for name in self.place.glob("0*")}
             reached = {n for n in published - self.refused if began is None or n > began}
+            reached |= {max(published)} & {began}
             assert reached, f"number {max(published)} is not reached"
             self.number = max(reached)
             self.updates = True
@@ -149,3 +152,63 @@ def test_a_server_is_brought_to_the_newest_number_that_it_reaches(server: Server
         with pytest.raises(OSError, match="500"):
             beside.follow()
         assert server.version == "unknown"
+
+
+def test_a_stream_that_was_replaced_is_loaded_where_its_newest_number_is_the_same(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
+    with PatchWriter(tmp_path) as writer:
+        writer.write({"weight": torch.ones(9)})
+    monkeypatch.setattr(server, "route", route := Mock(wraps=server.route))
+
+    def updates() -> int:
+        beside.follow()
+        return sum(call.args[0] == "update_weights" for call in route.mock_calls)
+
+    assert [updates(), updates()] == [1, 1]
+    (tmp_path / f"{0:010d}.safetensors").unlink()
+    with PatchWriter(tmp_path) as writer:
+        writer.write({"weight": torch.zeros(9)})
+    assert [updates(), updates()] == [2, 2]
+
+
+def test_what_a_follower_has_left_that_was_killed(server: Server, tmp_path: Path) -> None:
+    """Between pause and resume, and between start and finish of an update; nothing or something is new."""
+    with PatchWriter(tmp_path) as writer:
+        for number in (0, 1):
+            writer.write({"weight": torch.ones(9) + number})
+            VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path)).follow()
+            server.paused = server.updates = True
+            if number:
+                writer.write({"weight": torch.zeros(9)})
+            VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path)).follow()
+            assert not server.paused
+            assert server.updates == (number == 0)
+            assert server.number == 2 * number
+
+
+@in_turn("route", ["pause?mode=wait", "update_weights"])
+def test_a_server_that_does_not_answer_is_left_as_before(
+    route: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
+    server.start_again()
+    with PatchWriter(tmp_path) as writer:
+        writer.write({"weight": torch.ones(9)})
+    call = VllmServer._call
+
+    def cut_off(self: VllmServer, method: str, path: str, body: Any = None) -> Any:
+        result = call(self, method, path, body)
+        if path == route:
+            raise TimeoutError("timed out")
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(VllmServer, "_call", cut_off)
+        with pytest.raises(TimeoutError):
+            beside.follow()
+    assert not server.paused
+    assert not server.updates
+    assert server.version == "default"
+    assert beside.follow()
