@@ -19,7 +19,7 @@ from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragm
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.members.fragment import MemberFragment
 from taugrad.compressors.exchange.members.member import COORDINATOR, Given, TakeOver
-from taugrad.compressors.exchange.members.moments import joined, load_moments, moments_of
+from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of
 from taugrad.compressors.exchange.members.resuming import fitting
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
 from taugrad.compressors.exchange.rounds import ExchangeRecord
@@ -260,12 +260,12 @@ def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [value.clone() for _, state in sorted(states.items()) for _, value in sorted(state.items())]
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coordinator, kind):
     def make_with_moments():
         model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
         optimizer = kind(
-            model.parameters(), lr=0.01, **({} if kind is torch.optim.AdamW else {"momentum": 0.9})
+            model.parameters(), lr=0.01, **({"momentum": 0.9} if kind is torch.optim.SGD else {})
         )
         return (
             model,
@@ -280,7 +280,7 @@ def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coord
         train(model, optimizer, drawing)
         donor.step()
     given = moments(optimizer)
-    assert len(given) == (12 if kind is torch.optim.AdamW else 4)
+    assert len(given) == {torch.optim.AdamW: 12, torch.optim.SGD: 4, torch.optim.Adagrad: 8}[kind]
     ends = Event()
 
     def serve() -> None:  # without training: its moments stay
@@ -348,6 +348,36 @@ def test_moments_that_do_not_fit_are_refused():
     lbfgs.step(lambda: model(torch.ones(3)).square().sum().backward() or 1.0)
     with pytest.raises(TypeError, match="LBFGS keeps"):
         moments_of([lbfgs])
+
+
+def test_only_an_optimizer_that_has_taken_steps_has_moments():
+    model = torch.nn.Linear(3, 2)
+    for kind, options in ((torch.optim.Adagrad, {}), (torch.optim.SGD, {"momentum": 0.9})):
+        optimizer = kind(model.parameters(), lr=0.1, **options)
+        assert not has_moments([optimizer])
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+        assert has_moments([optimizer])
+
+
+def test_moments_keep_their_dtype():
+    models = [torch.nn.Linear(3, 2, dtype=torch.bfloat16) for _ in range(2)]
+    given, taking = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in models)
+    expected = torch.full((2, 3), 1 + 2**-20)
+    given.state[models[0].weight]["momentum_buffer"] = expected
+    load_moments(moments_of([given]), [taking])
+    assert torch.equal(taking.state[models[1].weight]["momentum_buffer"], expected)
+
+
+def test_moments_that_cannot_be_sent_are_refused_before_anybody_needs_them(coordinator):
+    model = torch.nn.Linear(3, 2)
+    lbfgs = torch.optim.LBFGS(model.parameters())
+    local = LocalSteps(model, lbfgs, every=1, members=members(coordinator, moments=True))
+    local.join()
+    lbfgs.step(lambda: model(torch.ones(3)).square().sum().backward() or 1.0)
+    with pytest.raises(TypeError, match="LBFGS keeps"):
+        local.step()
+    local.leave()
 
 
 def test_a_member_leaves_while_a_round_is_on_its_way(coordinator):

@@ -6,7 +6,7 @@ tensors' bytes follow.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -59,6 +59,12 @@ def moments_of(optimizers: Sequence[Optimizer]) -> Payload:
     return joined(np.frombuffer(json.dumps(values).encode(), np.uint8), to_bytes(tensors))
 
 
+def has_moments(optimizers: Sequence[Optimizer]) -> bool:
+    """Whether any parameter has a state of former steps; Adagrad's has one before the first."""
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    return any(state and state.get("step", 1) for state in states)
+
+
 def load_moments(data: Payload, optimizers: Sequence[Optimizer]) -> None:
     """Gives optimizers what `moments_of` returned; raises CorruptMessage where it does not fit."""
     sender = "the member that gave its state"
@@ -78,5 +84,16 @@ def load_moments(data: Payload, optimizers: Sequence[Optimizer]) -> None:
         copy_bytes(rest, tensors)
         for optimizer, state in zip(optimizers, states, strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+            _restore_dtypes(optimizer, state)
     except (ValidationError, LookupError, RuntimeError) as problem:
         raise CorruptMessage(f"{sender} sent moments that do not fit: {problem}") from None
+
+
+def _restore_dtypes(optimizer: Optimizer, states: Mapping[int, Mapping[str, Any]]) -> None:
+    """Sets tensors anew that torch has cast to the dtype of their parameter."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, state in states.items():
+        kept = optimizer.state[parameters[number]]
+        for name, value in state.items():
+            if isinstance(value, Tensor) and kept[name].dtype != value.dtype:
+                kept[name] = value.to(kept[name].device)

@@ -43,7 +43,7 @@ from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
 from .messages import MOST_TEXT, Hello, Rules, StateId
-from .moments import joined, load_moments, moments_of, split
+from .moments import has_moments, joined, load_moments, moments_of, split
 from .session import Session
 
 _DIGEST_EVERY = 16
@@ -405,7 +405,7 @@ class MemberRounds:
         copy_bytes(tensors, self._state)
         for one, moved in zip(self._fragments, moves, strict=True):
             one.move_again(moved)
-        if moments.size and not any(optimizer.state for optimizer in self._optimizers):
+        if moments.size and not has_moments(self._optimizers):
             load_moments(moments, self._optimizers)
         if step.included:
             self._offer = None
@@ -481,6 +481,8 @@ class MemberRounds:
     def _hand_in(self, number: int) -> None:
         """Offers a fragment."""
         session, record = self._connected, ExchangeRecord(Traffic(self._members.max_members))
+        if self._members.moments and not session.member.offered:
+            moments_of(self._optimizers)  # what cannot be sent is told now, not when somebody needs it
         fragment, slots = self._fragments[number], session.member.slots
         message, examples = fragment.offer(slots[0], record)
         record.traffic.count_sent(slots[0], message.size, slots[1:])
