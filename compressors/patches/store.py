@@ -1,5 +1,6 @@
 """A folder or a bucket, and who writes to it."""
 
+import errno
 import json
 import os
 import re
@@ -23,6 +24,8 @@ BEAT_S = 10.0
 STALE_S = 60.0
 """Seconds without one after which a writer on another machine counts as dead."""
 NAME = re.compile(r"(\d{10})(?:\.(\d+)of(\d+))?\.(patch|safetensors)")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What `os.link` says where a folder has no hard links."""
 _CHANGES = ("mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag", "ino")
 """What file systems list that differs when a file is written again."""
 
@@ -52,6 +55,7 @@ class Store:
             system, self._folder = FileSystem.from_uri(self.place)
             self._system, self._transacts = ArrowFSWrapper(system), False
         self._local = isinstance(self._system, LocalFileSystem)
+        self.part = part_name(socket.gethostname(), os.getpid(), secrets.token_hex(8))
 
     def files(self) -> dict[str, File]:
         """The files of a stream; none if the folder does not exist yet."""
@@ -96,7 +100,7 @@ class Store:
             raise
 
     def _write_file(self, path: str, buffers: Iterable[Any]) -> int:
-        part = f"{self._folder}/{part_name(socket.gethostname(), os.getpid())}"
+        part = f"{self._folder}/{self.part}"
         try:
             with open(part, "wb") as file:
                 size = sum(map(file.write, buffers))
@@ -104,11 +108,15 @@ class Store:
                 os.fsync(file.fileno())
             try:
                 os.link(part, path)
-            except FileExistsError:
-                raise
-            except OSError:  # no hard links: an empty file, which readers leave out, reserves the name
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-                os.replace(part, path)
+            except OSError as problem:
+                if problem.errno not in _NO_LINKS:
+                    raise
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL))  # readers leave an empty file out
+                try:
+                    os.replace(part, path)
+                except BaseException:
+                    os.unlink(path)
+                    raise
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(part)
@@ -117,9 +125,8 @@ class Store:
     def replace(self, name: str, data: bytes) -> None:
         """Writes a small file whole, whether it exists or not."""
         if self._local:
-            part = part_name(socket.gethostname(), os.getpid())
-            self.overwrite(part, data)
-            os.replace(f"{self._folder}/{part}", f"{self._folder}/{name}")
+            self.overwrite(self.part, data)
+            os.replace(f"{self._folder}/{self.part}", f"{self._folder}/{name}")
         else:  # an object appears when it is complete
             self.overwrite(name, data)
 
@@ -134,9 +141,9 @@ class Store:
             self._system.rm_file(f"{self._folder}/{name}")
 
 
-def part_name(host: str, process: int) -> str:
-    """The file that a process writes before it has its name, in a folder."""
-    return f"{host}-{process}.part"
+def part_name(host: str, process: int, key: str) -> str:
+    """The file that a writer writes before it has its name, in a folder; containers may share host and id."""
+    return f"{host}-{process}-{key}.part"
 
 
 class Lease:
@@ -151,17 +158,20 @@ class Lease:
         self._store, self._name, self._beat = Store(place), f"writer-{rank}.json", f"writer-{rank}.alive"
         me, self._ended = psutil.Process(), threading.Event()
         self._here = {"host": socket.gethostname(), "space": _process_space()}
-        holder = self._here | {"pid": me.pid, "began": me.create_time(), "key": secrets.token_hex(8)}
+        key = secrets.token_hex(8)
+        holder = self._here | {"pid": me.pid, "began": me.create_time(), "key": key}
         self._data = json.dumps(holder).encode()
+        self.part = self._store.part = part_name(self._here["host"], me.pid, key)
         with suppress(FileNotFoundError):
             data = self._store.read(self._name)
-            other = json.loads(data)
-            who = f"{self._store.place} is written by process {other['pid']} on {other['host']}"
-            if not take_over and self._is_alive(data, who):
-                way = f"take_over=True takes its place, or remove {self._name} there"
-                raise FileExistsError(f"{who}; if that one is gone, {way}")
+            if data:  # not of one that was killed while it took the place
+                other = json.loads(data)
+                who = f"{self._store.place} is written by process {other['pid']} on {other['host']}"
+                if not take_over and self._is_alive(data, who):
+                    way = f"take_over=True takes its place, or remove {self._name} there"
+                    raise FileExistsError(f"{who}; if that one is gone, {way}")
+                self._store.remove(part_name(other["host"], other["pid"], other["key"]))
             self._store.remove(self._name)
-            self._store.remove(part_name(other["host"], other["pid"]))  # where it was killed
         self._store.write(self._name, [self._data])
         self._store.overwrite(self._beat, str(time.time()).encode())
         threading.Thread(target=self._keep, name="taugrad-lease", daemon=True).start()

@@ -282,11 +282,17 @@ def test_the_place_of_a_dead_writer_is_taken(tmp_path: Path) -> None:
     for number, change in enumerate(({"pid": gone.pid}, {"began": 0}), 1):
         holder = alive | change
         lease.write_text(json.dumps(holder))
-        part = tmp_path / part_name(holder["host"], holder["pid"])
+        part = tmp_path / part_name(holder["host"], holder["pid"], holder["key"])
         part.write_bytes(b"half a file")
         with PatchWriter(tmp_path) as writer:
             assert not part.exists()
             assert writer.write(model()).number == number
+
+
+def test_the_place_of_a_writer_that_was_killed_while_it_took_it(tmp_path: Path) -> None:
+    (tmp_path / "writer-0.json").touch()
+    with PatchWriter(tmp_path) as writer:
+        assert writer.write(model()).number == 0
 
 
 def test_readers_of_whole_tensors_merge_the_shards_of_fsdp(tmp_path: Path) -> None:

@@ -349,6 +349,27 @@ def test_a_folder_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read(tmp_path)[0] == 4
 
 
+def test_ranks_with_one_host_name_and_one_process_id(tmp_path: Path) -> None:
+    """As in containers: each has its own bytes; where these cannot be linked, no empty file is left."""
+    one, two = store.Store(tmp_path), store.Store(tmp_path)
+
+    def other_first() -> Iterator[bytes]:
+        yield b"one"
+        two.write("0000000000.1of2.patch", [b"two"])
+
+    one.write("0000000000.0of2.patch", other_first())
+    assert (tmp_path / "0000000000.0of2.patch").read_bytes() == b"one"
+    assert (tmp_path / "0000000000.1of2.patch").read_bytes() == b"two"
+
+    def removed() -> Iterator[bytes]:
+        yield b"x"
+        (tmp_path / one.part).unlink()
+
+    with pytest.raises(FileNotFoundError):
+        one.write("0000000001.0of2.patch", removed())
+    assert not (tmp_path / "0000000001.0of2.patch").exists()
+
+
 def test_ranks_that_all_publish(tmp_path: Path) -> None:
     run_workers(Path(patch_ranks.__file__), lambda rank: (rank, tmp_path), 2)
     one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
