@@ -17,7 +17,7 @@ from ..patches.parts import EnginePart, EngineRefused, EngineTensor
 from ..patches.reload import Load, Reloader
 from ..patches.store import Store, log
 from ..patches.stream import complete
-from ..patches.weights import digest_of, entries_of
+from ..patches.weights import BITS, digest_of, entries_of
 from ..torch_internals import TorchDispatchMode, storage_id
 
 Checkpoint = Callable[[], Iterable[tuple[str, Tensor]]]
@@ -231,6 +231,12 @@ def _kind(tensor: Tensor) -> Any:
     return tensor.dtype, tensor.shape
 
 
+def _is_constant(flat: Tensor) -> bool:
+    """Whether all elements have the same bits."""
+    bits = flat.view(BITS[flat.element_size()])
+    return bool((bits == bits[:1]).all())
+
+
 def _compared(
     tensors: dict[str, EngineTensor],
     parts: dict[str, list[EnginePart]],
@@ -254,11 +260,11 @@ def _compared(
                     bad.add(name)
         converted = any(part.memory.dtype != tensor.dtype for part in mine)
         tensors[name] = EngineTensor(row, tuple(mine), flat.clone() if converted or name in unused else None)
-        if _kind(tensor) in kinds:
+        if _kind(tensor) in kinds and not _is_constant(flat):  # such as fresh norms, which are not tied
             contents[name] = _kind(tensor), digest_of(entries_of({"": tensor}), 1)
             if name not in unused:
                 owners.setdefault(contents[name], name)
     for name in unused:
-        if owner := owners.get(contents[name]):  # tied: the loader leaves the second name out
+        if owner := owners.get(contents.get(name)):  # tied: the loader leaves the second name out
             tensors[name] = replace(tensors[owner], row=tensors[name].row, tied_to=owner)
     return bad

@@ -367,6 +367,24 @@ def test_a_patch_that_was_fetched_ahead_of_a_stream_that_was_replaced(tmp_path: 
     reader.close()
 
 
+def test_an_unused_tensor_with_the_bits_of_a_used_one_is_tied_only_if_they_say_something(
+    tmp_path: Path,
+) -> None:
+    """Fresh norms of ones are alike; then one is trained."""
+    weights = model() | {"norm": torch.ones(8).bfloat16(), "frozen": torch.ones(8).bfloat16()}
+    with PatchWriter(tmp_path) as writer:
+        writer.write(weights)
+        group = Group({name: tensor.clone() for name, tensor in weights.items()})
+        group.follow(tmp_path)
+        assert {n: t.tied_to for n, t in group.engines[0].reader._tensors.items() if t.tied_to} == {
+            "head": "embed"
+        }
+        weights["norm"] *= 2
+        writer.write(weights)
+        assert group.update() == 1
+        assert group.has(weights)
+
+
 def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
     weights = published(tmp_path, 1)[0]
     weights["norm"].zero_()  # as a temporary tensor may be
