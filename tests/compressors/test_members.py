@@ -330,6 +330,26 @@ def test_a_refused_checkpoint_changes_nothing():
     assert coordinator.table == before
 
 
+@pytest.mark.parametrize(
+    ("told", "refused"), [("xyy", {"a"}), ("yxy", {"b"}), ("yyx", {"c"}), ("xy", {"b"}), ("yyyy", set())]
+)
+def test_the_member_is_refused_whose_bits_others_do_not_have(told, refused):
+    coordinator, state = coordinator_of(Table(run="r")), StateId(round=16, ballot=0)
+    names = "abcd"[: len(told)]
+    joined = {name: answer(coordinator, name, hello(name, state=state)).incarnation for name in names}
+    finals = set()
+    for number in (1, 2):
+        for name, digest in zip(names, told, strict=True):
+            report = Report(
+                run="r", incarnation=joined[name], number=number, epoch=coordinator.table.epoch, version=0,
+                applied=StateId(round=16, ballot=0, digest=digest), asks=True,
+            )  # fmt: skip
+            replies = coordinator.handle(name, report, 0.0).messages
+            finals |= {to for to, reply in replies if isinstance(reply, Rejection) and reply.final}
+    assert finals == refused
+    assert {member.process for member in coordinator.table.members.values()} == set(names) - refused
+
+
 def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
     coordinator = coordinator_of(Table(run="r"))
     state = StateId(round=6, ballot=0)

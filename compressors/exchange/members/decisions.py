@@ -223,7 +223,10 @@ class Coordinator:
         table.epoch += 1
         self._version, self._sent_version, self._left_version, self._dirty = 0, 0, 0, True
         self._statuses = {incarnation: _Status(now) for incarnation in table.members}
-        self._digests: dict[tuple[int, int], str] = {}
+        self._digests: dict[tuple[int, int], dict[int, str]] = {}
+        """By round and ballot, what members told, present or former ones."""
+        self._odd: set[int] = set()
+        """Incarnations that left as their bits were not those of the others."""
         self._seconds: deque[float] = deque(maxlen=32)
         """From the round that took a member's offer until two members held its next one.
 
@@ -387,7 +390,7 @@ class Coordinator:
         self._require_latest(report.run, report.epoch)
         if incarnation not in table.members:
             reason = self.left.get(incarnation, "it has left before this coordinator was started")
-            return Rejection(incarnation=incarnation, final=False, reason=reason)
+            return Rejection(incarnation=incarnation, final=incarnation in self._odd, reason=reason)
         status = self._statuses[incarnation]
         status.at, before = now, status.report
         if report.epoch != table.epoch or (before is not None and report.number <= before.number):
@@ -404,12 +407,28 @@ class Coordinator:
             table.known, self._dirty = applied.round, True
         for old in [old for old in self._digests if old[0] < applied.round - KEEP]:
             del self._digests[old]
-        digest = applied.digest
-        if digest and digest != self._digests.setdefault((applied.round, applied.ballot), digest):
-            reason = f"its state of round {applied.round} has other bits than the others'"
-            self._leave(incarnation, reason)
-            return Rejection(incarnation=incarnation, final=True, reason=reason)
+        if applied.digest:
+            self._compare(incarnation, applied)
+        if incarnation in self._odd:
+            return Rejection(incarnation=incarnation, final=True, reason=self.left[incarnation])
         return None
+
+    def _compare(self, incarnation: int, state: StateId) -> None:
+        """Ends the memberships of those whose bits are not most members', as soon as it is known whose are.
+
+        Where as many have one as the other, those count that the oldest member has.
+        """
+        told = self._digests.setdefault((state.round, state.ballot), {})
+        told[incarnation] = state.digest
+        holders = {digest: [i for i in told if told[i] == digest] for digest in told.values()}
+        most = max(holders, key=lambda digest: (len(holders[digest]), -min(holders[digest])))
+        awaited = [i for i in self.table.members if i not in told and self._applied(i) <= state.round]
+        if awaited and len(holders[most]) <= (len(awaited) + len(told)) / 2:
+            return
+        for other in [i for i in told if told[i] != most and i in self.table.members]:
+            del told[other]
+            self._odd.add(other)
+            self._leave(other, f"its state of round {state.round} has other bits than the others'")
 
     def _leave(self, incarnation: int, reason: str) -> None:
         slot = self.table.members.pop(incarnation).slot
