@@ -543,6 +543,24 @@ def test_a_fixed_group_takes_the_states_of_members_in_any_order(coordinator, ord
     assert [(state["rank"], state["totals"]) for state in fitted] == [(0, 7), (1, 9)]
 
 
+def test_a_state_that_is_saved_when_no_coordinator_answers_has_the_offer_and_later_steps(coordinator):
+    model, optimizer, local = make(members(coordinator, min_members=2), delay_steps=2)
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        train(model, optimizer, drawing)
+        local.step()
+    fragment = local._rounds._fragments[0]
+    sent, at_sending = local._rounds._offer[1], fragment.part.at_sending
+    after = torch.cat([old - new for old, new in zip(at_sending, fragment._weights(), strict=True)])
+    local._rounds._session.close()
+    for _ in range(2):
+        state = local.state_dict()["rounds"]
+        pending = state["fragments"][0]["pending"] - fragment.pattern.assemble({0: sent})
+        torch.testing.assert_close(pending, after)
+        assert state["hello"]["offered"] == 0
+
+
 def test_weights_that_are_not_finite_reach_nobody(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()

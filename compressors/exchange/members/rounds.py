@@ -523,7 +523,10 @@ class MemberRounds:
         if self._session is not None:
             self._follow(lambda side: True)  # it may be another incarnation now
         if self._away is not None or (trains and not self._trains):
-            self._merge()
+            try:
+                self._merge()
+            except MemberRefused:
+                self._continue()  # what is on its way is part of the state
         states = [fragment.worker_state() for fragment in self._fragments]
         if self._offer is not None:  # a member that comes with this state offers it again
             fragment, message, _, examples = self._offer
