@@ -385,6 +385,7 @@ class LocalSteps:
         The optimizer has a state of its own. Waits for what is on its way, which is merged no sooner. All
         workers must save after the same step. It may be loaded with another `offload`.
         """
+        rounds = self._rounds.worker_state()  # a member merges what is on its way
         return {
             "version": _VERSION,
             "rank": self._rank,
@@ -395,7 +396,7 @@ class LocalSteps:
             "buffers": buffers_of(self._model),
             "agreed_buffers": dict(self._rounds.agreed.buffers),
             "shared": self._rounds.shared_state(),
-            "rounds": self._rounds.worker_state(),
+            "rounds": rounds,
             "totals": self.totals.state_dict(),
             "traffic": self._rounds.traffic.state_dict(),
             "weighted": self._weighted,
@@ -450,6 +451,8 @@ class LocalSteps:
             require_same_worker(states[0], self._rank, self.workers, hint)
             former, own, shared = [], states[0], states[0]
         rounds = self._rounds
+        if isinstance(rounds, MemberRounds):
+            rounds.require_not_joined()
         rounds.load_shared(shared["shared"])
         agreed = dict(zip(self._parameters, rounds.agreed.weights, strict=True))
         if not reshard:

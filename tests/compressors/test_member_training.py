@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from member_process import make, train
+from member_process import bits, make, train
 
 from taugrad.compressors import CorruptMessage, LocalSteps, MemberRefused, Members, Outer, Step
 from taugrad.compressors.bucket.compressor import Worker
@@ -212,8 +212,10 @@ def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
         train(model, optimizer, drawing)
         local.step()
     assert local.membership.round == STEPS // 3 + 1
+    before, steps = bits(local), local._rounds.steps
     with pytest.raises(ValueError, match="load its state before the first step"):
         local.load_state_dict(state)
+    assert (bits(local), local._rounds.steps) == (before, steps)
     local.finish()
 
 
@@ -387,6 +389,8 @@ def test_a_member_leaves_while_a_round_is_on_its_way(coordinator):
     for _ in range(4):  # it has handed in after three, and would merge after five
         train(model, optimizer, drawing)
         assert not local.step()
+    state = local.state_dict()  # merges it
+    assert state["shared"]["fragments"][0]["done"] == 1
     local.leave()
     state = deepcopy(local.state_dict())
     assert local.membership.round == 1

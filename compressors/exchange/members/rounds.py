@@ -554,10 +554,13 @@ class MemberRounds:
         for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 
-    def load_worker_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` returned, before it joins; raises ValueError."""
+    def require_not_joined(self) -> None:
+        """Raises ValueError where it is too late to load a state."""
         if self._session is not None:
             raise ValueError("this member has joined already: load its state before the first step")
+
+    def load_worker_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `worker_state` returned, before it joins; raises ValueError."""
         self.progress = float(state["progress"])
         for fragment, part in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_worker_state(part)
