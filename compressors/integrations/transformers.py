@@ -149,6 +149,8 @@ class PublishCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Takes the place; raises FileExistsError if another process writes there."""
+        if self._writer is not None:  # of a `train` that raised, or that the trainer begins again
+            self._writer.close()
         self._writer, self._published = PatchWriter(self._place, **self._options), -1
         if state.is_world_process_zero and "://" not in self._place:
             for part in (getattr(given["model"], "config", None), given.get("processing_class")):

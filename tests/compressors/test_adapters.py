@@ -127,7 +127,9 @@ def test_the_trainer_publishes_weights_that_a_server_can_load(tmp_path):
         output_dir=output, use_cpu=True, max_steps=5, report_to=[], save_strategy="no"
     )
     trainer = Trainer(model, arguments, train_dataset=[{"input_ids": tokens, "labels": tokens}] * 8)
-    trainer.add_callback(PublishCallback(place, every=2, full_every=2))
+    callback = PublishCallback(place, every=2, full_every=2)
+    callback.on_train_begin(arguments, trainer.state, trainer.control, model=model)  # training that raises
+    trainer.add_callback(callback)
     trainer.train()
     due = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
     mine = {name: torch.zeros_like(tensor) for name, tensor in due.items()}
