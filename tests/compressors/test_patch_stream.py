@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import patch_shards
+import psutil
 import pytest
 import torch
 from cases import in_turn
@@ -287,6 +288,14 @@ def test_the_place_of_a_dead_writer_is_taken(tmp_path: Path) -> None:
         with PatchWriter(tmp_path) as writer:
             assert not part.exists()
             assert writer.write(model()).number == number
+
+
+def test_a_clock_that_is_set_kills_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PatchWriter(tmp_path):
+        began = psutil.Process().create_time()
+        monkeypatch.setattr(psutil.Process, "create_time", lambda _: began + 100)
+        with pytest.raises(FileExistsError, match="is written by process"):
+            PatchWriter(tmp_path)
 
 
 def test_the_place_of_a_writer_that_was_killed_while_it_took_it(tmp_path: Path) -> None:
