@@ -133,6 +133,17 @@ def test_a_round_of_a_fragment_that_still_trains_moves_its_weights_and_keeps_its
     torch.testing.assert_close(fragment.unsent(), unsent)
 
 
+def test_members_round_by_random_numbers_of_their_own():
+    messages = []
+    for slot in (0, 0, 1):
+        agreed = Agreed.begin([torch.zeros(200)], {}, LocalFields())
+        worker, method = Worker(ops_for(torch.device("cpu")), 0, 4), read_config("terngrad")
+        fragment = MemberFragment(method, worker, ["w"], [0], agreed, [torch.zeros(200)], LocalFields(), None)
+        fragment.keep(torch.randn(200, generator=torch.Generator().manual_seed(1)), 0.0)
+        messages.append(fragment.offer(slot, ExchangeRecord(Traffic(4)))[0].tobytes())
+    assert messages[0] == messages[1] != messages[2]
+
+
 def test_members_weigh_by_their_examples(coordinator):
     def start() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps]:
         model = torch.nn.Linear(4, 3, dtype=torch.float64)

@@ -350,6 +350,21 @@ def test_the_member_is_refused_whose_bits_others_do_not_have(told, refused):
     assert {member.process for member in coordinator.table.members.values()} == set(names) - refused
 
 
+def test_while_one_of_a_lower_slot_joins_another_is_the_lowest():
+    member = Member(hello("a"), 0.0)
+    assert not member.is_lowest
+    for version, (joining, is_lowest) in enumerate([(True, True), (False, False)]):
+        peers = [
+            Peer(slot=slot, incarnation=number, endpoint="", joining=joins, applied=0, taken=0, held=())
+            for slot, number, joins in ((0, 2, joining), (1, 1, False))
+        ]
+        member.receive(0, View(
+            run="r", epoch=1, nonce="n", version=version, incarnation=1, last=0, ballot=0, decisions=(),
+            recalls=(), peers=tuple(peers),
+        ), 0.0)  # fmt: skip
+        assert member.is_lowest == is_lowest
+
+
 def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
     coordinator = coordinator_of(Table(run="r"))
     state = StateId(round=6, ballot=0)

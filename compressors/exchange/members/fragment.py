@@ -97,7 +97,7 @@ class MemberFragment(Fragment):
         """
         self.part.examples += max(0.0, self.least_examples - self.unsent_examples)
         parts = list(torch.split(self.unsent(), list(self._allgather.sizes.values())))
-        message = host(self._allgather.compress(parts, self.averaging.done, record).payload)
+        message = host(self._allgather.compress(parts, self.averaging.done, record, slot).payload)
         self._require_finite({slot: message})
         examples = self.unsent_examples
         if self._unit:

@@ -313,6 +313,12 @@ class Member:
         return [peer.slot for i, peer in sorted(self._peers.items(), key=lambda item: item[0] != mine)]
 
     @property
+    def is_lowest(self) -> bool:
+        """Whether it is a member, and no active one has a lower slot."""
+        slots = self.slots
+        return bool(slots) and all(slots[0] <= peer.slot for peer in self._peers.values() if not peer.joining)
+
+    @property
     def heirs(self) -> list[int]:
         """Incarnations of the other members that stay."""
         return [peer.incarnation for peer in self._others if not (peer.joining or peer.leaving)]

@@ -281,9 +281,11 @@ class MemberRounds:
 
     @property
     def is_first(self) -> bool:
-        """Whether its slot is the lowest."""
-        slots = [] if self._session is None else self._session.member.slots
-        return bool(slots) and slots[0] == min(slots)
+        """Whether its slot is the lowest of the active ones."""
+        if self._session is None:
+            return False
+        with self._session.lock:
+            return self._session.member.is_lowest
 
     # Steps.
 
@@ -483,11 +485,13 @@ class MemberRounds:
         session, record = self._connected, ExchangeRecord(Traffic(self._members.max_members))
         if self._members.moments and not session.member.offered:
             moments_of(self._optimizers)  # what cannot be sent is told now, not when somebody needs it
-        fragment, slots = self._fragments[number], session.member.slots
+        fragment = self._fragments[number]
+        with session.lock:
+            slots, is_lowest = session.member.slots, session.member.is_lowest
         message, examples = fragment.offer(slots[0], record)
         record.traffic.count_sent(slots[0], message.size, slots[1:])
         buffers = np.empty(0, np.uint8)
-        if self._model is not None and slots[0] == min(slots) and not number:
+        if self._model is not None and is_lowest and not number:
             buffers = to_bytes(buffers_of(self._model).values())
         self._offer = fragment, message, record, examples
         for one in self._fragments:

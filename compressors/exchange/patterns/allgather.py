@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -75,8 +76,12 @@ class AllGather(Pattern):
             payloads |= zip((source for source, _ in self._forwarded_here), arrived, strict=True)
         return dict(sorted(payloads.items()))
 
-    def compress(self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord) -> Outgoing:
-        """What this worker sends to all others."""
+    def compress(
+        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, rank: int | None = None
+    ) -> Outgoing:
+        """What this worker sends to all others; given a rank, it rounds by that one's random numbers."""
+        if rank is not None:
+            self._all.worker = replace(self._all.worker, rank=rank)
         return self._compress(self._all, self._all.shard.of(gradients), iteration, record)
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
