@@ -49,13 +49,34 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.parts[name].append(EnginePart.of(target, source))
             return target
         if args and func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
-            return args[0]  # padding is filled, or what was loaded is changed
+            if any(_overlap(part, args[0]) for parts in self.parts.values() for part in parts):
+                raise EngineRefused("the model's loader changes what it has copied")
+            return args[0]  # padding is filled
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and not result.is_meta:
             given = {storage_id(value) for value in args if isinstance(value, Tensor)}
             if (key := storage_id(result)) not in given:
                 self._made[key] = result
         return result
+
+
+def _overlap(part: EnginePart, view: Tensor) -> bool:
+    """Whether a view of the engine's memory has elements of a part."""
+    memory = part.memory
+    if storage_id(memory) != storage_id(view) or not view.numel():
+        return False
+    begin, at = int(memory.storage_offset()), int(view.storage_offset())
+    strides = zip(view.shape, view.stride(), strict=True)
+    end = at + 1 + sum((size - 1) * stride for size, stride in strides)
+    if view.element_size() != memory.element_size():
+        return True
+    if begin >= end or at >= begin + memory.numel():
+        return False
+    low = min(begin, at)
+    has = torch.zeros(max(begin + memory.numel(), end) - low, dtype=torch.bool)
+    sizes, steps = [axis.size for axis in part.axes], [axis.target for axis in part.axes]
+    has.as_strided(sizes, steps, begin - low).fill_(True)
+    return bool(has.as_strided(view.shape, view.stride(), at - low).any())
 
 
 def _recorded(load: Load, whole: dict[str, Tensor]) -> dict[str, list[EnginePart]]:

@@ -97,6 +97,8 @@ class Engine(nn.Module):
                 self.embed[len(rows) :].fill_(0)
             elif name == "q":
                 self.qk.narrow(0, 0, size).copy_(tensor.narrow(0, size * at, size))
+                if self.fault == "clamps":
+                    self.qk[:size, ::2].clamp_(-100, 100)  # which no element exceeds yet
             elif name == "k":
                 self.qk[size:] = tensor * 2 if self.fault in ("computes", "own ways") else tensor
             elif name == "o" and self.fault == "own ways":  # quantized
@@ -390,6 +392,7 @@ def test_an_engine_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> 
     weights["norm"].zero_()  # as a temporary tensor may be
     for ranks, fault, reason in (
         (1, "temporary", r"1 tensors \(norm\) have other bits in the engine, or its loader computes them"),
+        (1, "clamps", r"1 tensors \(q\) have other bits in the engine, or its loader computes them"),
         (1, "computes", r"1 tensors \(k\) have other bits in the engine, or its loader computes them"),
         (2, "doubled slice", "1 tensors are not in the engine, or not whole: o"),
     ):
