@@ -151,7 +151,7 @@ class Case:
 MOMENTS = {"moments": True}
 CASES: dict[str, Case] = {
     "undisturbed": Case(undisturbed, has_seeds=True),
-    "kills": Case(kills, has_seeds=True),
+    "kills": Case(kills),
     "2 to 6 to 3": Case(two_six_three, hosts=6),
     "2 to 6 to 3, with moments": Case(two_six_three, hosts=6, settings=MOMENTS),
     "fixed group, kills": Case(kills, FixedGroup),
