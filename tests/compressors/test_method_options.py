@@ -130,6 +130,7 @@ def test_momentum_is_corrected_as_deep_gradient_compression_says(
     for seed in range(12):
         gradients = workbench.random_gradients(seed, scale=0.1)
         step = worker.step(gradients)
+        worker.commit()
         for i, gradient in enumerate(gradients):
             velocities[i] = np.float32(0.9) * velocities[i] + gradient
             due = select(accumulated[i], velocities[i])

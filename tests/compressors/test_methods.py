@@ -129,9 +129,11 @@ def test_what_is_held_back_does_not_lose_its_momentum() -> None:
     worker = Worker("wgt(0.02, momentum=0.9)")
     gradients = random_gradients(1)
     worker.step(gradients, hold_back_zeros=True)
+    worker.commit()
     before = [velocity.numpy().copy() for velocity in worker.velocities]
     assert before[0].any()
     step = worker.step([np.zeros_like(gradients[0]), *gradients[1:]], hold_back_zeros=True)
+    worker.commit()
     assert np.array_equal(worker.velocities[0].numpy(), before[0])
     for i in (1, 2, 3):  # what is sent has none any more
         due = np.where(step.decoded[i] == 0, np.float32(0.9) * before[i] + gradients[i], 0)

@@ -192,6 +192,7 @@ def test_a_rule_sends_the_density_that_was_asked_for(line: str) -> None:
     momentum = getattr(worker.config, "momentum", 0)
     for iteration in range(8):
         gradient = gradient_of(n, iteration)
+        worker.commit()
         (velocity,) = worker.velocities
         moved = gradient if velocity is None else velocity * momentum + gradient
         magnitudes = (torch.from_numpy(worker.residual(0)) + moved).abs()

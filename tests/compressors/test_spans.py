@@ -69,7 +69,7 @@ def test_a_pass_whose_buckets_overlap_counts_every_moment_once(monkeypatch: pyte
     times.began()
     times.began()
     clock[0] = 5.5
-    times.held(5.0)
+    times.held(5.0, 5.5)
     clock[0] = 6.0
     times.arrived(step, 1.0, 4.0, "bucket 0", decoding=[(4.0, 6.0)])
     clock[0] = 7.0

@@ -160,6 +160,11 @@ class Worker:
         self.iteration += 1
         return step
 
+    def commit(self) -> None:
+        """Confirms the latest step."""
+        for one in self.compressors:
+            one.commit()
+
     def put_back(self) -> None:
         """Leaves the latest step out after it was compressed."""
         for one in self.compressors:
