@@ -166,6 +166,8 @@ def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
     status = coordinator.ask_status(run.at, KEY, wait_s=120)
     assert status.epoch == 2
     assert len(status.peers) == 3
+    while len(set.intersection(*agree(run, *"abc"))) < 5:  # one that applies several at once logs the last
+        run.wait_for_round(run.last("a") + 1, *"abc")
     run.kill("c", signal.SIGTERM)  # a notice
     assert run.membership("c")["given"] == 1
     run.wait_for_round(run.last("a") + 3, *"ab")
@@ -177,7 +179,7 @@ def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
     assert ends["a"]["joins"] == 1
     assert ends["a"]["dropped"] == ends["a"]["voided"] == 0
     first, second, third = agree(run, *"abc")
-    assert len(first & second & third) >= 3
+    assert len(first & second & third) >= 5
 
 
 @pytest.mark.parametrize("options", [{"fragments": 3}, {"delay_steps": 2}], ids=str)
