@@ -15,6 +15,8 @@ from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu.passes import CPU
+from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.reduce_scatter import ReduceScatterState
 from taugrad.compressors.replicas import _Unit
 
 LINES = (
@@ -222,3 +224,12 @@ def test_what_fsdp2_holds_back_is_not_added_to_other_parameters() -> None:
     assert unit.gather([torch.ones(2), torch.ones(3)])[0].tolist() == [2] * 5
     with pytest.raises(CompressionError, match="one, two were held back"):
         unit.gather([torch.ones(2)])
+
+
+def test_equal_shards_of_a_reduce_scatter_are_rounded_by_other_random_numbers() -> None:
+    method = read_config("qsgd(bits=4, decay=0)")
+    state = SimpleNamespace(_method=method, _worker=Worker(CPU, readback=Readback(CPU)))
+    rows = ReduceScatterState._compressor(state, ("w", "w"), (4096, 4096))  # type: ignore[arg-type]
+    shard = torch.randn(4096, generator=torch.Generator().manual_seed(1))
+    one, other = rows.compress([shard, shard.clone()], 0).payload.reshape(2, -1)
+    assert (one != other).any()
