@@ -18,6 +18,7 @@ from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.replica.precision import LossScale
 from taugrad.platform.replica.replica import Replica
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.synchronization.islands import IslandGradients
 from taugrad.platform.synchronization.weights import LocalTraining
 from taugrad.platform.tasks.builtin import ClassificationTask
 
@@ -199,3 +200,18 @@ def test_local_steps_look_for_overflows_also_where_the_scale_is_one_on_its_way()
     LocalTraining._step_alone(worker, SimpleNamespace(position=0))  # type: ignore[arg-type]
     assert not steps
     assert scale.factor == 0.5
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_scale_falls_in_islands_also_where_steps_are_skipped():
+    scale, model = LossScale("fp16"), nn.Linear(1, 1)
+    step = SimpleNamespace(skipped=True, nonfinite=[("w", 0)])
+    island = SimpleNamespace(
+        state=SimpleNamespace(statistics={}), _factor=1.0, model=model, _transport=torch.device("cpu"),
+        replica=SimpleNamespace(scale=scale, model=model, backward=lambda *_, **__: 0.0),
+        _held_back=None, _of_all_shards=lambda _: step, _refuses=False,
+        ledger=SimpleNamespace(begin=lambda _: SimpleNamespace()),
+    )  # fmt: skip
+    before = scale.factor
+    IslandGradients.iterate(island, [None], SimpleNamespace(observe=False))  # type: ignore[arg-type, list-item]
+    assert scale.factor == before / 2
