@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from async_training import CLASSES, FEATURES, RATE, batch, run, step_context, tr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taugrad.compressors import NonFiniteGradient
+from taugrad.compressors import CorruptMessage, NonFiniteGradient
+from taugrad.compressors.wire.message import NonFinite
 from taugrad.platform.synchronization.asynchronous.delivery import Schedule, SimulatedTiming
+from taugrad.platform.synchronization.asynchronous.worker import AsyncWorker
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
@@ -197,3 +200,11 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()
         assert len({mode.worker.received.weights().tobytes() for mode in training.by_rank}) == 1
+
+
+def test_a_refusal_of_a_parameter_that_there_is_not_is_corrupt():
+    reader = SimpleNamespace(read=lambda _: NonFinite("wgt", 10, 7))
+    worker = SimpleNamespace(_reader=reader, replica=SimpleNamespace(names=["w"]))
+    message = SimpleNamespace(payload=None, sender=1, factor=1.0)
+    with pytest.raises(CorruptMessage, match="worker 1: a refusal of parameter 7"):
+        AsyncWorker._add(worker, message)
