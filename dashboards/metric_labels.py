@@ -4,19 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from taugrad.platform.tasks.metric import Metric
+from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
 
 
 def metric_of(tags: Mapping[str, str]) -> Metric:
-    """The metric that a run is judged by, from its tags.
+    """The metric that a run is judged by, from its tags: without the tag, accuracy.
 
     Raises:
-        KeyError: the run is not one of taugrad.
         ValueError: the tag is not a metric.
     """
-    metric = Metric.from_json(tags[names.TAG_METRIC])
+    text = tags.get(names.TAG_METRIC)
+    metric = Metric.from_json(text) if text else ACCURACY
     return replace(metric, label=printable(metric.label), unit=printable(metric.unit))
 
 

@@ -22,7 +22,7 @@ from taugrad.platform.tracking.probe import answering_client
 
 from . import views
 from .groups import Group, baseline, by_setting, comparisons, goodness, rules, varied
-from .metric_labels import common, metric_of
+from .metric_labels import common
 from .palette import OTHER_BASELINE, RUN_COLOR, STOPPED, pale, rule_style
 from .runs import RunHistory, all_runs, compared_runs, number
 from .searches import SearchRuns, searches
@@ -115,20 +115,23 @@ def prepare(client: "MlflowClient", experiment_id: str, only: str = "") -> list[
     }
     searched = {param for search in found_searches.values() for param in views.dimensions(search.params)}
     metrics |= write_logarithms(client, runs, sorted(views.KNOBS.keys() | searched))
-    compared = comparisons(by_setting(compared_runs(runs)))
+    trained = compared_runs(runs)
+    compared = comparisons(by_setting(trained))
     reference = baseline(compared[0].groups) if compared else None
     for run in runs:
         color_run(client, run, trial_colors.get(str(run.info.run_id)) or _other_baseline(run, reference))
-    trained = [run for run in runs if names.TAG_METRIC in run.data.tags]
-    judged = common(metric_of(run.data.tags) for run in trained) or [ACCURACY]
-    shown = _mark(client, runs)
+    judged = common(run.metric for run in trained) or [ACCURACY]
+    shown = _mark(client, runs, trained)
+    marked = (
+        f"tags.`{names.TAG_VIEW}` = '{views.MARK}'"  # which runs that the filter leaves out may have, too
+    )
     few = f"{shown} of {len(trained)} runs, which span each rule's settings; `taugrad report` has all"
     written = [View("Compare runs", views.COMPARISON_KEY, few if shown < len(trained) else "")]
     comparison = views.comparison(
         params,
         metrics,
         judged,
-        search_filter=f"tags.`{names.TAG_VIEW}` = '{views.MARK}'" if shown < len(trained) else only,
+        search_filter=" and ".join(filter(None, [marked * (shown < len(trained)), only])),
         alone=len(trained) == 1,
         varied=varied(compared),
     )
@@ -141,9 +144,8 @@ def prepare(client: "MlflowClient", experiment_id: str, only: str = "") -> list[
     return written
 
 
-def _mark(client: "MlflowClient", runs: "Sequence[Run]") -> int:
+def _mark(client: "MlflowClient", runs: "Sequence[Run]", compared: Sequence[RunHistory]) -> int:
     """Marks the runs that the comparison shows, if it does not show all; returns how many it shows."""
-    compared = compared_runs(runs)
     shown = {run.run_id for run in selected(compared)}
     marked = shown if len(shown) < len(compared) else set()
     for run in runs:

@@ -64,7 +64,7 @@ class RunHistory:
         if self.params.get("training.iterations", "None") != "None":
             return self.ended
         epoch, epochs = self.final(names.EPOCH), number(self.params.get("training.epochs"))
-        return epoch is None or epochs is None or epoch >= epochs
+        return self.ended if epoch is None or epochs is None else epoch >= epochs
 
     @property
     def value(self) -> float | None:
@@ -127,7 +127,7 @@ def all_runs(client: "MlflowClient", experiment_id: str, only: str = "") -> "lis
 
 def compared_runs(runs: "Iterable[Run]") -> list[RunHistory]:
     """The runs that trained something, without histories: all but the parents of searches."""
-    return [to_history(run) for run in runs if names.TAG_METRIC in run.data.tags]
+    return [to_history(run) for run in runs if names.PARAM_RULE in run.data.params]
 
 
 def with_histories(

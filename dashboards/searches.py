@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taugrad.platform.tasks.claims import interval
+from taugrad.platform.tasks.claims import interval, judged
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 from taugrad.platform.terminal import printable
 from taugrad.platform.tracking import names
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _MB_PER_GB = 1000.0
+_BASELINE = "baseline"  # the tag of its trainings
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +60,25 @@ def searches(runs: "Sequence[Run]") -> "dict[str, SearchRuns]":
 def _read(name: str, runs: "Sequence[Run]") -> SearchRuns:
     full: dict[str, list[RunHistory]] = {}
     stopped: list[RunHistory] = []
-    baselines: list[RunHistory] = []
     for run in runs:
         read = to_history(run)
         if read.value is None or read.final(names.TOTAL_WIRE_GB) is None or run.info.status == "RUNNING":
             continue
-        if read.is_baseline:
-            baselines.append(read)
-        elif read.is_complete:
-            full.setdefault(run.data.tags.get(names.TAG_TRIAL, read.run_id), []).append(read)
-        else:
+        trial = run.data.tags.get(names.TAG_TRIAL, read.run_id)
+        if read.is_complete and run.data.tags.get(names.TAG_ENDING, "full") == "full":
+            full.setdefault(trial, []).append(read)
+        elif trial != _BASELINE:
             stopped.append(read)
-    read_all = [*baselines, *stopped, *(run for seeds in full.values() for run in seeds)]
-    judged = common(run.metric for run in read_all)
-    metric = judged[0] if judged else ACCURACY
+    metrics = common(run.metric for run in [*stopped, *(run for seeds in full.values() for run in seeds)])
+    metric = metrics[0] if metrics else ACCURACY
+    baselines = full.pop(_BASELINE, None)
     points, trials, best = list[FrontPoint](), list[Trial](), -math.inf
-    ranked = [(_point(seeds), seeds) for seeds in full.values()]
-    ranked.sort(key=lambda pair: (pair[0].wire_mb, -metric.sign * pair[0].value))
+    ranked = [(metric.sign * judged(list(map(_value, seeds)), metric), seeds) for seeds in full.values()]
+    ranked.sort(key=lambda pair: (_point(pair[1]).wire_mb, -pair[0]))
     place = 0
-    for point, seeds in ranked:
-        on_front = metric.sign * point.value > best
-        best, place = max(best, metric.sign * point.value), place + on_front
+    for value, seeds in ranked:
+        on_front = value > best
+        best, place = max(best, value), place + on_front
         points.append(_point(seeds, place if on_front else None))
         mark: Mark = "front" if on_front else "beaten"
         trials += [Trial(run, _value(run), mark) for run in seeds]

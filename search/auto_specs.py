@@ -50,8 +50,12 @@ def at_density(spec: RunSpec, density: float, *, early_momentum: bool = False) -
 
 
 def without_compression(spec: RunSpec) -> RunSpec:
-    """The uncompressed run that a tolerance refers to; raises ValidationError if it is not valid."""
-    tree = in_optimizer(spec)
+    """The uncompressed run that a tolerance refers to, which publishes nothing.
+
+    Raises:
+        ValidationError: it is not valid.
+    """
+    tree = {**in_optimizer(spec), "publish": {}}
     for sync in (tree["sync"], tree["sync"].get("of", {})):
         if "downlink" in sync:
             sync["downlink"] = None
@@ -106,7 +110,8 @@ def local_steps(spec: RunSpec, every: int, density: float) -> RunSpec:
     method = None if isinstance(spec.compressor, ThresholdedMethod) else METHOD
     tau = DensityTau(target=density, every=1).model_dump(mode="json")
     tree = with_method(spec, method, {"tau": tau})
-    mode = WeightsSync(every=every, unsent=1 / spec.workers.count)
+    encrypted = real(spec.sync).authenticated
+    mode = WeightsSync(every=every, unsent=1 / spec.workers.count, authenticated=encrypted)
     tree["sync"] = in_mode(spec.sync, mode).model_dump(mode="json")
     optimizer = tree["training"]["optimizer"]
     optimizer["lr"] = local_rate(optimizer["lr"], spec.workers.count)

@@ -207,10 +207,11 @@ class Record:
         """Bytes of all trials and the baseline."""
         return sum(trial.spent_bytes for trial in self.trials.values())
 
-    def reopen_failed(self) -> None:
-        """Treats failed trials as interrupted ones."""
+    def reopen(self, seeds: int, *, failed: bool) -> None:
+        """Treats full trials with fewer seeds as interrupted ones, and, if wanted, failed trials."""
         for trial in self.trials.values():
-            if trial.ending == "failed":
+            lacks = trial.ending == "full" and len(trial.trainings) < seeds
+            if lacks or (failed and trial.ending == "failed"):
                 trial.ending = None
 
     def apply(self, event: AnyEvent) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from taugrad.platform.places import address_of
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.run import PublishConfig
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import Metric
 
@@ -205,8 +206,9 @@ class SearchProgress:
         specs, problem = [], ""
         try:
             valid = spec()
-            # Trials may be on other machines, and in other folders.
-            valid = valid.model_copy(update={"storage": Path(address_of(valid.storage))})
+            # Trials may be on other machines, and in other folders; only a run that is asked for publishes.
+            changed = {"storage": Path(address_of(valid.storage)), "publish": PublishConfig()}
+            valid = valid.model_copy(update=changed)
             specs = self.search.seeds(valid)
         except SpecError as error:
             problem = str(error)

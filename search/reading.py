@@ -31,8 +31,13 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     given = dict(pairs(overrides))
     settings = take_section(tree, given, source)
     plain, ranges = _split(given)
+    in_environment = [
+        variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+        for variable in os.environ
+        if variable.startswith(ENVIRONMENT_PREFIX)
+    ]
     try:
-        tree = _without_overridden(find_ranges(tree), plain)
+        tree = _without_overridden(find_ranges(tree), [*plain, *in_environment])
         for name, value in ranges.items():
             tree = _with_range(tree, name.split("."), value)
         tree = find_ranges(tree)
@@ -87,14 +92,15 @@ def _read_quietly(name: str, value: dict[str, Any]) -> Any:
         raise refusal(f"--{name}: {error}") from None
 
 
-def _without_overridden(tree: dict[str, Any], plain: Mapping[str, str]) -> dict[str, Any]:
-    """Removes the ranges of fields that the command line or the environment sets."""
-    names = [name.split(".") for name in plain]
-    for variable in os.environ:
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            names.append(variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
-    for path in names:
-        tree = _without(tree, path)
+def _without_overridden(tree: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """Removes the ranges of fields that have a plain value; raises RangeError for those inside a choice."""
+    for name in given:
+        tree = _without(tree, name.split("."))
+    for dimension in dimensions(tree):
+        field = dimension.name.partition(" [")[0]
+        for name in given:
+            if f"{field}.".startswith(f"{name}."):
+                raise RangeError(f"--{name}: is inside a choice; give its value there")
     return tree
 
 

@@ -81,8 +81,7 @@ def _run(
     draw: Draw,
 ) -> int:
     live = LiveSearch(console)
-    if search.settings.retry_failed:
-        journal.record.reopen_failed()
+    journal.record.reopen(search.settings.seeds, failed=search.settings.retry_failed)
     progress = SearchProgress(search, journal)
     resumable = not any(in_own_process(spec, search.settings.evaluate) for spec in corners)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from taugrad.platform.tasks.metric import Metric
 
 from .auto_specs import without_compression
 from .config import SearchConfig
-from .space import Params, at, corners, dimensions
+from .space import Params, at, corners
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +78,9 @@ class Search:
 
     def identity(self) -> str:
         """Twelve hex digits, equal for searches over the same space, whatever their budgets are."""
-        spaces = sorted(repr(dimension) for dimension in _plain(self.tree))
-        middle = [self.spec(self.middle).fingerprint(), self.settings.evaluate or ""]
-        return hashlib.sha256(json.dumps([spaces, middle]).encode()).hexdigest()[:12]
+        points = [[params, self.spec(params).fingerprint()] for params in corners(self.tree)]
+        whole = [points, self.settings.evaluate or "", self.spec(self.middle).experiment]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:12]
 
 
 def corner_specs(search: Search) -> list[RunSpec]:
@@ -103,12 +103,3 @@ def corner_specs(search: Search) -> list[RunSpec]:
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _plain(tree: Any) -> Iterator[tuple[Any, ...]]:
-    """The dimensions as plain data."""
-    for dimension in dimensions(tree):
-        if hasattr(dimension, "alternatives"):
-            yield (dimension.name, *dimension.alternatives)
-        else:
-            yield (dimension.name, dimension.low, dimension.high, dimension.log, dimension.whole)

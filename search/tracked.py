@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-TAG_ENDING = "taugrad.ending"
-"""A tag of a training: the ending of its trial, full, pruned or failed."""
 TAG_REASON = "taugrad.reason"
 """A tag of a training: why its trial failed."""
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -113,13 +111,13 @@ def tag_endings(client: "MlflowClient", journal: SearchJournal) -> None:
         if str(run.info.status) == "RUNNING":
             failed = trial is not None and trial.ending == "failed"
             finish_run(client, str(run.info.run_id), "FAILED" if failed else "KILLED")
-        if trial is None or trial.ending is None or run.data.tags.get(TAG_ENDING) == trial.ending:
+        if trial is None or trial.ending is None or run.data.tags.get(names.TAG_ENDING) == trial.ending:
             continue
         if trial.ending == "full" and run.info.run_id not in {
             training.run_id for training in trial.trainings
         }:
             continue  # an interrupted attempt
-        client.set_tag(run.info.run_id, TAG_ENDING, trial.ending)
+        client.set_tag(run.info.run_id, names.TAG_ENDING, trial.ending)
         if trial.reason:
             client.set_tag(run.info.run_id, TAG_REASON, trial.reason)
 

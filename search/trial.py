@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from taugrad.platform.places import placed
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.tasks.claims import judged
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client, start_run
@@ -109,11 +110,9 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
 
 
 def summary(outcomes: Sequence[TrialOutcome], metric: Metric) -> TrialOutcome:
-    """Several seeds as one point: the mean made worse by its standard error, and the mean bytes."""
-    values = [outcome.value for outcome in outcomes]
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    """Several seeds as one point: the value that they are judged by, and the mean bytes."""
     return TrialOutcome(
-        statistics.fmean(values) - metric.sign * error,
+        judged([outcome.value for outcome in outcomes], metric),
         statistics.fmean(outcome.wire_bytes for outcome in outcomes),
         outcomes[0].examples,
     )

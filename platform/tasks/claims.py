@@ -16,7 +16,7 @@ proportions):
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Literal
 
 import numpy as np
@@ -71,6 +71,12 @@ class Difference:
         if self.low is None or self.high is None:
             return None
         return max(0.0, *(-self.metric.sign * end for end in (self.low, self.high)))
+
+
+def judged(values: Sequence[float], metric: Metric) -> float:
+    """The value by which a search ranks several seeds: their mean, made worse by its standard error."""
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return fmean(values) - metric.sign * error
 
 
 def difference(

@@ -137,6 +137,8 @@ TAG_PARENT: Final = "mlflow.parentRunId"
 """On a trial of a search: the search's run. This is MLflow's own tag, by which its UI nests runs."""
 TAG_TRIAL: Final = "taugrad.trial"
 """On a trial of a search: its number."""
+TAG_ENDING: Final = "taugrad.ending"
+"""On a training of a search: the ending of its trial, full, pruned or failed."""
 TAG_VIEW: Final = "taugrad.view"
 """On a run that the prepared view of an experiment of many runs shows: the view, such as `comparison`."""
 

@@ -15,6 +15,7 @@ from taugrad.compressors.errors import Diverged
 from taugrad.platform.data import Data
 from taugrad.platform.data.examples import Draw, Examples, Pair, Parts
 from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.run import PublishConfig
 from taugrad.platform.tasks.metric import LOSS
 from taugrad.platform.tracking import names
 from taugrad.platform.training.checkpoint import SHARED, Saved, unpack, worker_file
@@ -118,9 +119,8 @@ class ProbeRuns:
         training = spec.training.model_copy(update={"evaluate_every": every, "until": {}, "compile": False})
         checkpoint = spec.checkpoint.model_copy(update={"interval": steps})
         tracking = spec.tracking.model_copy(update={"flush_interval": 1})  # the recorder looks at the clock
-        part = simulated(spec).model_copy(
-            update={"training": training, "checkpoint": checkpoint, "tracking": tracking}
-        )
+        changed = {"training": training, "checkpoint": checkpoint, "tracking": tracking}
+        part = simulated(spec).model_copy(update=changed | {"publish": PublishConfig()})
         recorder = _Recorder(run, steps, late)
         trainer = Trainer(part, self._data, torch.device("cpu"), recorder, resumes=run.done > 0)
         if run.done:

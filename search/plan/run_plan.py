@@ -197,6 +197,9 @@ def check_plannable(spec: RunSpec, source: str) -> None:
     """Raises SpecError for modes that the plan does not model."""
     if isinstance(real(spec.sync), HybridSync):
         raise SpecError(source, HYBRID)
+    if real(spec.sync).authenticated:
+        why = "it is compared with torch's all-reduce, which does not encrypt; set it false to plan"
+        raise SpecError(source, f"sync.authenticated = true: {why}")
 
 
 def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bool) -> list[Candidate]:

@@ -1,6 +1,8 @@
 """Runs are compared only with runs that were trained alike, and rows that look alike are told apart."""
 
 import csv
+from types import SimpleNamespace
+from typing import Any
 
 import mlflow_data
 import pictures
@@ -11,7 +13,13 @@ from mlflow_data import made_up
 from taugrad.cli import main
 from taugrad.dashboards import gallery, verdict
 from taugrad.dashboards.groups import baseline, by_setting, comparisons
+from taugrad.dashboards.runs import compared_runs
+from taugrad.dashboards.searches import SearchRuns, searches
+from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
+from taugrad.search.objective import TrialOutcome, front
+from taugrad.search.trial import summary
 
 EPOCHS, SEARCHED = "training.epochs", {"training.optimizer.kind": "sgd", "sync.mode": "simulated"}
 
@@ -91,3 +99,76 @@ def test_readmes_own_order_and_a_filter(tmp_path, monkeypatch, new_store, capsys
     assert "--filter 'epochs is 10': " in capsys.readouterr().err
     assert main([*none, "params.workers.count = '9'"]) == 2
     assert not (tmp_path / "no").exists()
+
+
+# A search, read back
+
+
+def tried(trial: str, value: float, mb: float, seed: int = 0, status: str = "FINISHED", **fields: Any) -> Any:
+    """A training of a search: with `epoch` one of taugrad's own, without it a user's."""
+    metrics = {"eval/accuracy": value, "total/wire_gb": mb / 1000, "eval/examples": 1000.0}
+    metrics |= {"epoch": fields.pop("epoch")} if "epoch" in fields else {}
+    params = {"training.epochs": "4", "training.iterations": "None", "seed": str(seed)}
+    params["compressor.kind"] = fields.pop("rule", "wgt")
+    tags = {
+        names.TAG_PARENT: "parent",
+        names.TAG_TRIAL: trial,
+        names.TAG_METRIC: ACCURACY.to_json(),
+        **fields,
+    }
+    info = SimpleNamespace(run_id=f"{trial} {seed} {mb}", run_name=trial, status=status)
+    return SimpleNamespace(info=info, data=SimpleNamespace(metrics=metrics, params=params, tags=tags))
+
+
+def read_back(*runs: Any) -> SearchRuns:
+    parent = SimpleNamespace(
+        info=SimpleNamespace(run_id="parent"), data=SimpleNamespace(tags={names.TAG_SEARCH: "s"})
+    )
+    return searches([parent, *runs])["parent"]
+
+
+def front_of(search: SearchRuns) -> list[tuple[float, int | None]]:
+    return [(pytest.approx(point.wire_mb), point.place) for point in search.points]
+
+
+def test_what_was_pruned_failed_or_interrupted_is_no_point():
+    full = tried("0", 0.94, 4)
+    failed_later = [
+        tried("3", 0.9, 2, epoch=4.0, **{names.TAG_ENDING: "failed"}),
+        tried("3", 0.8, 1, seed=1, epoch=1.0, status="FAILED", **{names.TAG_ENDING: "failed"}),
+    ]
+    search = read_back(
+        full, tried("1", 0.4, 0.9, status="KILLED"), tried("2", 0.6, 0.8, status="FAILED"), *failed_later
+    )
+    assert front_of(search) == [(4, 1)]
+    assert len(search.stopped) == 4
+    assert [run.run_id for run in compared_runs([full, failed_later[1]])] == ["0 0 4", "3 1 1"]
+
+
+def test_the_baseline_is_what_was_trained_as_one_in_full():
+    whole = tried("baseline", 0.95, 4000, epoch=4.0, rule="none")
+    interrupted = tried("baseline", 0.5, 1000, status="KILLED", epoch=1.0, rule="none")
+    search = read_back(interrupted, whole, tried("0", 0.9, 5000, epoch=4.0, rule="none"))
+    assert (search.baseline.value, search.baseline.wire_mb) == (95, 4000)
+    assert front_of(search) == [(5000, 1)]
+    assert not search.stopped
+
+
+def test_runs_of_an_earlier_version_are_judged_by_accuracy():
+    run = tried("0", 0.94, 4, epoch=4.0)
+    del run.data.tags[names.TAG_METRIC]
+    assert front_of(read_back(run)) == [(4, 1)]
+    assert [old.metric for old in compared_runs([run])] == [ACCURACY]
+
+
+def test_the_front_has_the_places_that_pick_takes():
+    """By their means all three would be on it: 85% for 1 MB, 84% for 0.9 MB."""
+    values = {0.9: (0.84, 0.84, 0.84), 1: (0.9, 0.7, 0.95), 3: (0.96, 0.96, 0.96)}
+    runs = [
+        tried(str(mb), value, mb, seed, epoch=4.0)
+        for mb, trainings in values.items()
+        for seed, value in enumerate(trainings)
+    ]
+    assert front_of(read_back(*runs)) == [(0.9, 1), (1, None), (3, 2)]
+    outcomes = [summary([TrialOutcome(value, mb) for value in values[mb]], ACCURACY) for mb in values]
+    assert [point.wire_bytes for point in front(outcomes, ACCURACY)] == [0.9, 3]

@@ -58,8 +58,8 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client, monkeypatch
     monkeypatch.setattr(prepare, "MOST_RUNS", 9)
     experiment_id = client.create_experiment("large")
 
-    def shown() -> tuple[str, set[str]]:
-        (view, *_) = prepare.prepare(client, experiment_id)
+    def shown(only: str = "") -> tuple[str, set[str]]:
+        (view, *_) = prepare.prepare(client, experiment_id, only)
         state = read_view(client, experiment_id, views.COMPARISON_KEY)
         runs = client.search_runs([experiment_id], state["searchFilter"], max_results=1000)
         return view.notice, {result.info.run_name for result in runs}
@@ -80,3 +80,11 @@ def test_the_view_filters_by_the_tag_of_those_that_are_shown(client, monkeypatch
     (gone, *_) = client.search_runs([experiment_id], "attributes.run_name = 'topk 1 0'")
     client.delete_run(gone.info.run_id)  # then its sister stands for its setting
     assert shown()[1] == names_ - {"topk 1 0"} | {"topk 1 1"}
+    bare = "params.`compressor.kind` = 'none'"
+    assert shown(bare)[1] <= {run.run_id for run in runs if run.rule == "none"}
+    more = many({"sign": 4})
+    for run in more:
+        write(client, experiment_id, run)
+    wanted = shown("params.`compressor.kind` = 'sign'")[1]
+    assert wanted
+    assert wanted <= {run.run_id for run in more}

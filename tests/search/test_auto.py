@@ -10,7 +10,7 @@ from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.store import open_client
 from taugrad.search.auto import DENSITIES, FAILED, OK, Goal, run_auto
-from taugrad.search.auto_specs import at_density, without_compression
+from taugrad.search.auto_specs import at_density, local_steps, without_compression
 from taugrad.search.costs import cost_of
 from taugrad.search.measured import finished
 
@@ -163,3 +163,9 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
     assert bare.training.optimizer.momentum == 0.7
     assert bare.sync.of.downlink is None
     assert bare.name.startswith("mine: none")
+    assert not without_compression(digits(publish={"path": "weights"})).publish.path
+
+
+def test_local_steps_are_encrypted_as_the_run_is():
+    sync = {"mode": "gradients", "authenticated": True}
+    assert local_steps(digits(compressor="wgt(0.1)", sync=sync), 4, 0.1).sync.authenticated

@@ -13,6 +13,7 @@ from taugrad import cli
 from taugrad.platform.data import load
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.spec.reading import read_spec
+from taugrad.platform.spec.run import PublishConfig
 from taugrad.platform.spec.synchronization import SimulatedSync
 from taugrad.platform.tracking import names
 from taugrad.search.auto_link import run_auto_link as command
@@ -137,7 +138,7 @@ def test_a_training_that_does_not_come_to_the_target_fails(uri, calibration, cap
 # Beginnings of trainings
 
 
-def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
+def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once(tmp_path):
     """Residuals, momentum, random numbers and the order of the examples go on where they were."""
     one = SPEC
     data = load(one.data)
@@ -151,7 +152,9 @@ def test_a_beginning_in_two_parts_is_the_one_that_was_made_at_once():
         )  # all that it took; time does not run back
         assert probe_runs.train(local, 20, 4) == parts  # nothing is trained twice
     with probe_runs_of(one, data) as probe_runs:
-        assert probe_runs.train(local, 24, 4) == parts
+        published = local.model_copy(update={"publish": PublishConfig(path=str(tmp_path / "weights"))})
+        assert probe_runs.train(published, 24, 4) == parts
+    assert not (tmp_path / "weights").exists()
     assert first.steps == (0, 4, 8, 12)
     assert parts.steps == (0, 4, 8, 12, 16, 20, 24)
     assert parts.losses[:4] == first.losses

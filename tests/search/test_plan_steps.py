@@ -4,10 +4,11 @@ import re
 
 import pytest
 import yaml
+from specs import digits as spec_of_digits
 
 from taugrad.compressors import Outer
 from taugrad.compressors.methods import read_config
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.synchronization import AsyncSync, GradientsSync, HybridSync, WeightsSync
 from taugrad.search.advice import METHODS, RECIPES, USUAL
 from taugrad.search.plan import table
@@ -17,6 +18,7 @@ from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.candidates import candidates_of, changes, compared_candidates
 from taugrad.search.plan.link import Link, Trunk
 from taugrad.search.plan.planning import plan
+from taugrad.search.plan.run_plan import check_plannable
 from taugrad.search.plan.step_model import step_time, worker_bytes
 
 MEGABYTE_A_SECOND = Link(rate=8e6, headers=0.0)
@@ -163,6 +165,9 @@ def test_a_delay_hides_what_computing_takes(rate, delay, waited):
 def test_a_mode_without_a_model_is_refused():
     with pytest.raises(ValueError, match=r"sync\.mode = hybrid"):
         seconds(FEW, MEGABYTE_A_SECOND, 2, HybridSync())
+    encrypted = spec_of_digits(compressor="wgt(0.1)", sync={"mode": "gradients", "authenticated": True})
+    with pytest.raises(SpecError, match=r"sync\.authenticated = true"):
+        check_plannable(encrypted, "spec.yaml")
 
 
 def test_between_sites_messages_cross_once():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trials import report, told
 
-from taugrad.platform.spec import SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.reading import read_spec
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import SearchProgress
@@ -38,7 +38,7 @@ def test_what_failed_is_tried_again_when_asked(start):
     progress.end(failed.number, "failed", "why")
     again = start("--search.retry_failed", "true")
     assert again.left == 29
-    again.record.reopen_failed()
+    again.record.reopen(seeds=1, failed=True)
     assert again.left == 30
     assert again.begin(point(0.02)).number == failed.number
     report(again, failed.number, [0.9], 1)
@@ -52,6 +52,23 @@ def test_what_is_trained_is_not_trained_again(start):
     report(progress, task.number, [0.9], 5, fingerprint=fingerprint, run_id="r")
     known = start().begin(point(0.01)).known
     assert {key: run.run_id for key, run in known.items()} == {fingerprint: "r"}
+
+
+def test_a_trial_publishes_no_weights(start):
+    task = start("--publish.path", "weights").begin(point(0.01))
+    assert not RunSpec.model_validate_json(task.specs[0]).publish.path
+
+
+def test_points_and_baseline_get_the_seeds_that_they_lack(start):
+    progress = start("--search.baseline", "true")
+    prints = [spec.fingerprint() for spec in progress.search.seeds(progress.search.spec(point(0.01)))]
+    report(progress, progress.begin(point(0.01)).number, [0.9], 1, fingerprint=prints[0])
+    report(progress, progress.begin_baseline().number, [0.9], 1)
+    again = start("--search.seeds", "2")
+    again.record.reopen(seeds=2, failed=False)
+    assert again.baseline is None
+    task = again.begin(point(0.01))
+    assert (task.number, len(task.specs), list(task.known)) == (0, 2, prints)
 
 
 def test_budgets_count_every_start(start):

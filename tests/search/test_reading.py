@@ -97,6 +97,35 @@ def test_budgets_do_not_make_another_search_but_ranges_do(read):
     assert read(SPEC).identity() != read(SPEC, "--training.epochs", "3").identity()
 
 
+METHODS = "{choice: ['bgt(0.1)', 'strom(0.1) | golomb_rice']}"
+OPTIMIZERS = "{choice: [{kind: sgd, lr: 0.1}, {kind: adam, lr: 0.001}]}"
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("compressor", (METHODS, METHODS.replace("golomb_rice", "packed32"))),
+        ("training.optimizer", (OPTIMIZERS, OPTIMIZERS.replace("0.001", "0.3"))),
+        ("experiment", ("a b", "a/b")),
+    ],
+)
+def test_another_alternative_of_a_choice_or_experiment_makes_another_search(read, field, values):
+    one, other = (read(SPEC, f"--{field}", value) for value in values)
+    assert one.identity() != other.identity()
+
+
+def test_a_value_for_a_range_inside_a_choice_is_refused(read, monkeypatch):
+    inside = "compressor: {choice: [{kind: wgt, tau: {choice: [{log: [0.1, 1]}, 2]}}, 'bgt(0.1)']}"
+    read(
+        inside, "--compressor", "qgt(1)", "--training.epochs", "{int: [1, 2]}"
+    )  # instead of the whole choice
+    with pytest.raises(SpecError, match=r"--compressor\.tau: is inside a choice; give its value there"):
+        read(inside, "--compressor.tau", "0.5")
+    monkeypatch.setenv("TAUGRAD_COMPRESSOR__TAU", "0.5")
+    with pytest.raises(SpecError, match="inside a choice"):
+        read(inside)
+
+
 def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):
     path = tmp_path / 'it\'s "here" now.yaml'
     path.write_text(SPEC + "search: {trials: 3}")
