@@ -59,6 +59,7 @@ COLORS = {
     "DiLoCo": "#0072B2",
     "SparseLoCo": "#56B4E9",
     "SparseLoCo, coded": "#56B4E9",
+    "PULSELoCo": "#0072B2",
     "Streaming DiLoCo": "#0072B2",
     "MuLoCo": "#009E73",
     "DeMo": "#F0E442",
@@ -74,7 +75,11 @@ COLORS = {
 _LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
 _MARKERS = dict(
-    zip(COLORS, ("o", "s", "^", "D", "v", "^", "s", "*", "h", "P", "o", "s", "D", "v", "s", "x"), strict=True)
+    zip(
+        COLORS,
+        ("o", "s", "^", "D", "v", "^", "P", "s", "*", "h", "P", "o", "s", "D", "v", "s", "x"),
+        strict=True,
+    )
 )
 
 
@@ -96,6 +101,7 @@ _KINDS = (
     ("DDP, fp16 hook", "DDP, 16 bits"),
     ("PowerSGD", "PowerSGD"),
     ("DiLoCo", "DiLoCo"),
+    ("PULSELoCo", "PULSELoCo"),
     ("Streaming DiLoCo", "Streaming DiLoCo"),
     ("MuLoCo", "MuLoCo"),
     ("DeMo", "DeMo"),

@@ -102,6 +102,11 @@ def _diloco(every: int, rate: float, outer: float, momentum: float, bits: int) -
     return Setting("none" if bits == 32 else f"linear({bits})", sync)
 
 
+def _pulseloco(every: int, rate: float, outer: float, momentum: float, value_bits: int) -> Setting:
+    plain = _diloco(every, rate, outer, momentum, value_bits)
+    return replace(plain, line="visible" if value_bits == 32 else f"visible | quantile(bits={value_bits})")
+
+
 def _sparseloco(every: int, rate: float, unsent: float, keep: int, decay: float) -> Setting:
     line = f"chunked_topk(keep={keep}, decay={decay}) | quantile(bits=2) | chunked"
     return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
@@ -182,6 +187,18 @@ DILOCO = Contender(
     TRAININGS,
 )
 """arXiv 2311.08105, whose outer optimizer has 0.7 and 0.9."""
+PULSELOCO = Contender(
+    *("PULSELoCo", "PULSELoCo, every {every}, {value_bits} bits"),
+    {**OUTER, "value_bits": (2, 4, 32)},
+    _pulseloco,
+    (
+        *((30, rate, 0.7, 0.8, 2) for rate in (0.5, 1.0)),
+        *((every, 0.5, 0.7, 0.8, 2) for every in (10, 60)),
+        (30, 0.5, 0.7, 0.9, 32),
+    ),
+    TRAININGS,
+)
+"""arXiv 2602.03839, where values have 32 bits; fewer are tried, as for DiLoCo."""
 SPARSELOCO = Contender(
     *("SparseLoCo", "SparseLoCo, every {every}"),
     {
@@ -455,7 +472,10 @@ SLOW = replace(
     contenders=tuple(
         map(
             _over_slow_links,
-            (HALF, DILOCO, STREAMING, MULOCO, DEMO, SPARSELOCO, STROM_BY_MUON, STROM, *ATTEMPTS),
+            (
+                *(HALF, DILOCO, PULSELOCO, STREAMING, MULOCO, DEMO, SPARSELOCO),
+                *(STROM_BY_MUON, STROM, *ATTEMPTS),
+            ),
         )
     ),
     least_steps=20,
