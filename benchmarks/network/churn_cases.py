@@ -38,7 +38,7 @@ class Scale:
     suspended_s: float = 30.0
     away_s: float = 10.0
     """For which there is no coordinator."""
-    seeds: int = 2
+    seeds: int = 3
     variants: bool = True
     """Whether cases with settings of their own are trained, too."""
     large: tuple[int, int] = (8, 512)
@@ -151,7 +151,7 @@ class Case:
 MOMENTS = {"moments": True}
 CASES: dict[str, Case] = {
     "undisturbed": Case(undisturbed, has_seeds=True),
-    "kills": Case(kills),
+    "kills": Case(kills, has_seeds=True),
     "2 to 6 to 3": Case(two_six_three, hosts=6),
     "2 to 6 to 3, with moments": Case(two_six_three, hosts=6, settings=MOMENTS),
     "fixed group, kills": Case(kills, FixedGroup),

@@ -33,7 +33,7 @@ _LATE_FACTOR, _DUE_FACTOR = 1.05, 1.25
 _DUE = 1.1
 """A member is due if it is expected before this multiple of the usual time, and not overdue by that time."""
 _ENOUGH = 6
-"""Offers after which their usual time is known."""
+"""Offers after which their usual time is known well: until then, all are waited for like trusted members."""
 
 log = logging.getLogger("taugrad")
 
@@ -172,7 +172,7 @@ class _Status:
     report: Report | None = None
     left_out: int = 0
     continued_at: float | None = None
-    """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet."""
+    """When a round took its latest offer, or when it became a member; None if two members hold the next one."""
     seconds: float = inf
     """From that until two members held the next one, the last time."""
 
@@ -453,7 +453,7 @@ class Coordinator:
             elif now - status.at > rules.silent_after_s:
                 self._leave(incarnation, f"it has been silent for {rules.silent_after_s:g} s")
         self._grant_adoptions()
-        self._activate()
+        self._activate(now)
         self._recall()
         self._decide(rules, now)
 
@@ -485,7 +485,7 @@ class Coordinator:
     def _active(self) -> list[int]:
         return [incarnation for incarnation, member in self.table.members.items() if not member.joining]
 
-    def _activate(self) -> None:
+    def _activate(self, now: float) -> None:
         """Takes in joining members that have caught up; where all others are gone, the latest state's."""
         table, active = self.table, self._active
         joining = [incarnation for incarnation, member in table.members.items() if member.joining]
@@ -500,6 +500,7 @@ class Coordinator:
         for incarnation in entering:
             member = table.members[incarnation]
             member.joining, member.since = False, table.last
+            self._statuses[incarnation].continued_at = now
             self._changed()
 
     def _recall(self) -> None:
@@ -557,11 +558,11 @@ class Coordinator:
     def _deadline(self, rules: Rules, awaited: Iterable[int]) -> float:
         assert self._first_at is not None
         last = self._first_at + rules.most_s
-        if len(self._seconds) < _ENOUGH:
+        if not self._seconds:
             return last
         usual = median(self._seconds)
         due = (self._statuses[i].expected_at - self._opened_at for i in awaited)
-        if any(map(self._is_trusted, awaited)):
+        if len(self._seconds) < _ENOUGH or any(map(self._is_trusted, awaited)):
             factor = rules.factor
         elif any(-usual < seconds < _DUE * usual for seconds in due):
             factor = _DUE_FACTOR
