@@ -154,7 +154,7 @@ def undisturbed(steps: list[float], seconds: float = 60) -> World:
     return world
 
 
-@pytest.mark.parametrize(("seconds", "least"), [(30, 5), (200, 20)])
+@pytest.mark.parametrize(("seconds", "least"), [(40, 5), (200, 20)])
 def test_a_slow_member_holds_up_nobody_and_takes_messages_only(seconds, least):
     learned = []
     for last in (1.0, 4.0):

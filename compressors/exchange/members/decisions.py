@@ -172,7 +172,8 @@ class _Status:
     report: Report | None = None
     left_out: int = 0
     continued_at: float | None = None
-    """When a round took its latest offer, or when it became a member; None if two members hold the next one."""
+    """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet: what
+    comes before the first offer, such as compiling, says nothing."""
     seconds: float = inf
     """From that until two members held the next one, the last time."""
 
@@ -453,7 +454,7 @@ class Coordinator:
             elif now - status.at > rules.silent_after_s:
                 self._leave(incarnation, f"it has been silent for {rules.silent_after_s:g} s")
         self._grant_adoptions()
-        self._activate(now)
+        self._activate()
         self._recall()
         self._decide(rules, now)
 
@@ -485,7 +486,7 @@ class Coordinator:
     def _active(self) -> list[int]:
         return [incarnation for incarnation, member in self.table.members.items() if not member.joining]
 
-    def _activate(self, now: float) -> None:
+    def _activate(self) -> None:
         """Takes in joining members that have caught up; where all others are gone, the latest state's."""
         table, active = self.table, self._active
         joining = [incarnation for incarnation, member in table.members.items() if member.joining]
@@ -500,7 +501,6 @@ class Coordinator:
         for incarnation in entering:
             member = table.members[incarnation]
             member.joining, member.since = False, table.last
-            self._statuses[incarnation].continued_at = now
             self._changed()
 
     def _recall(self) -> None:
