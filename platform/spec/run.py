@@ -19,9 +19,12 @@ from .data import DataConfig, Mnist5k
 from .models import LeNet, Mlp, ModelConfig, SigmoidStack
 from .synchronization import GradientsSync, SyncConfig, WeightsSync, real
 from .tasks import Classification, TaskConfig
-from .training import TrainingConfig
+from .training import AdaBatch, TrainingConfig
 from .validation import Asked, check_sync
 from .workers import WorkersConfig, check_elastic
+
+_NAME_LENGTH = 200
+"""MLflow's databases keep 250 characters of a name."""
 
 
 def import_extensions(modules: Iterable[str]) -> None:
@@ -73,9 +76,9 @@ class PublishConfig(Config):
 class RunSpec(Config):
     """One training run."""
 
-    name: str = Field(default="", max_length=200)
+    name: str = Field(default="", max_length=_NAME_LENGTH)
     """The run's name in tables and in MLflow; empty: the compressor's line."""
-    experiment: str = Field(default="taugrad", min_length=1, max_length=200)
+    experiment: str = Field(default="taugrad", min_length=1, max_length=_NAME_LENGTH)
     """The MLflow experiment that the run belongs to."""
     paper: str | None = None
     """The paper that the run repeats, as a tag for the dashboards."""
@@ -122,6 +125,11 @@ class RunSpec(Config):
         if training.batch_per_worker is not None:
             whole = training.batch_per_worker * self.workers.count
             object.__setattr__(self, "training", training.model_copy(update={"batch_size": whole}))
+        growth, first = training.batch_growth, self.training.batch_size
+        if isinstance(growth, AdaBatch) and growth.most < first:
+            batch = "batch_per_worker x workers.count" if training.batch_per_worker else "batch_size"
+            limit = f"must be at least training.{batch}, which is {first}"
+            raise ValueError(f"training.batch_growth.most = {growth.most}: {limit}")
         return self
 
     @property
@@ -131,8 +139,8 @@ class RunSpec(Config):
 
     @property
     def title(self) -> str:
-        """The run's name, or its compressor's line."""
-        return self.name or str(self.compressor)
+        """The run's name, or its compressor's line, cut to a name's length."""
+        return self.name or str(self.compressor)[:_NAME_LENGTH]
 
     def flat(self) -> dict[str, str]:
         """Every field by its dotted name, as MLflow params."""

@@ -290,14 +290,6 @@ class TrainingConfig(Config):
     find_unused_parameters: bool = False
     """For models that do not use all parameters in every step (DDP's option of the same name)."""
 
-    @field_validator("batch_growth")
-    @classmethod
-    def _room_to_grow(cls, growth: BatchGrowthConfig, info: ValidationInfo) -> BatchGrowthConfig:
-        first = info.data.get("batch_size", 1)
-        if isinstance(growth, AdaBatch) and growth.most < first:
-            raise ValueError(f"most = {growth.most}: must be at least batch_size, which is {first}")
-        return growth
-
     @field_validator("scaling")
     @classmethod
     def _decay_can_be_scaled(cls, scaling: ScalingConfig, info: ValidationInfo) -> ScalingConfig:

@@ -189,6 +189,11 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= _WHOLE else f"{value:.4g}"
 
 
+def param(field: str) -> str:
+    """The name of a field's param: its dotted name; what MLflow refuses, such as a pattern's *, becomes _."""
+    return _REFUSED_IN_NAMES.sub("_", field)
+
+
 def eval_metric(name: str) -> str:
     """The name in MLflow of a metric of an evaluation: `eval/<name>`."""
     return f"eval/{_REFUSED_IN_NAMES.sub('_', name)}"

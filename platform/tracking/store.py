@@ -141,7 +141,8 @@ def start_run(client: "MlflowClient", spec: "RunSpec", *, tags: Mapping[str, str
     run = client.create_run(experiment, tags=_tags(spec) | dict(tags or {}), run_name=spec.title)
     run_id = str(run.info.run_id)
     try:
-        params = [Param(key, value[:MAX_PARAM_LENGTH]) for key, value in spec.flat().items()]
+        by_name = {names.param(field): value for field, value in spec.flat().items()}
+        params = [Param(name, value[:MAX_PARAM_LENGTH]) for name, value in by_name.items()]
         for start in range(0, len(params), MAX_PARAMS_PER_BATCH):
             client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_BATCH])
         keep_spec(client, run_id, spec)

@@ -100,6 +100,14 @@ def test_what_is_left_behind_is_refused_in_a_line(project, tmp_path, monkeypatch
         command._spec_of(store.open_client(), run)
 
 
+def test_a_spec_of_another_version_is_refused_in_a_line(project):
+    folder, run, _ = project
+    (kept,) = folder.rglob("spec.yaml")
+    kept.write_text("wrokers: {count: 2}\n")
+    with pytest.raises(SpecError, match=r"^run \w+: wrokers: no such field; did you mean workers\?$"):
+        command._spec_of(store.open_client(), run)
+
+
 def test_an_experiment_made_through_a_server_is_refused_before_anything_starts(project):
     store.open_client().create_experiment("served", artifact_location="mlflow-artifacts:/1")
     spec = RunSpec.model_validate(DIGITS | {"experiment": "served"})

@@ -137,6 +137,12 @@ def test_a_compressor_is_read_from_lines_and_fields(read, text, overrides, line)
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
+def test_a_long_line_is_cut_to_the_length_of_a_name(read):
+    patterns = {f"layers.{layer}.weight": 1e-3 for layer in range(20)}
+    spec = read(f"compressor: {{kind: wgt, tau: {{kind: layers, default: 1e-3, patterns: {patterns}}}}}")
+    assert len(str(spec.compressor)) > len(spec.title) == 200
+
+
 def test_a_compressor_is_read_from_the_environment(read, monkeypatch):
     monkeypatch.setenv("TAUGRAD_COMPRESSOR", "wgt(1e-3) | linear")
     assert str(read("").compressor) == "wgt(tau=0.001) | linear"

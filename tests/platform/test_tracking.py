@@ -178,6 +178,17 @@ def test_many_and_long_params_are_accepted(client, monkeypatch):
     assert params == many | {"p3": "x" * 6000}
 
 
+def test_users_own_keys_are_params_that_mlflow_takes(client):
+    fields = {
+        "experiment": "started",
+        "compressor": "strom(layers(0.02, patterns={'*.bias': 0.005, '?.bias': 0.01}))",
+        "training": {"until": {"top-5 (%)": 95}},
+    }
+    params = client.get_run(store.start_run(client, RunSpec.model_validate(fields))).data.params
+    assert params["compressor.tau.patterns._.bias"] in ("0.005", "0.01")
+    assert params["training.until.top-5 ___"] == "95.0"
+
+
 def test_a_run_that_could_not_begin_is_not_left_running(client, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError("no space left")

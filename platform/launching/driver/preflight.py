@@ -17,7 +17,9 @@ from ...models.building import build, try_out
 from ...spec import RunSpec, SpecError
 from ...spec.resizing import check_present
 from ...spec.synchronization import real
+from ...spec.training import AdaBatch
 from ...tasks import build_task, try_task
+from ...tasks.metric import ACCURACY
 from ...tracking.local_database import served_only
 from ...tracking.probe import answering_client
 from ...tracking.store import sqlite_path, tracking_uri, with_timeout
@@ -77,13 +79,14 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
         _check_parts(spec, source, model)
     with _building("task", source):
         try_task(spec.task, task, model, inputs, targets)
-    unknown = spec.training.until.keys() - {metric.name for metric in task.metrics}
-    if unknown:
-        has = ", ".join(metric.name for metric in task.metrics)
-        raise SpecError(
-            source,
-            f"training.until.{min(unknown)}: no metric of task.kind = {spec.task.kind}, which has {has}",
-        )
+    has = [metric.name for metric in task.metrics]
+    if unknown := spec.training.until.keys() - has:
+        reason = f"no metric of task.kind = {spec.task.kind}, which has {', '.join(has)}"
+        raise SpecError(source, f"training.until.{min(unknown)}: {reason}")
+    growth = spec.training.batch_growth
+    if isinstance(growth, AdaBatch) and growth.measure == "error" and ACCURACY.name not in has:
+        reason = f"task.kind = {spec.task.kind} has no accuracy; use loss"
+        raise SpecError(source, f"training.batch_growth.measure = error: {reason}")
     _check_patterns(
         spec, source, [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     )

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pydantic import ValidationError
 from rich.console import Console
 
 from ...deadline import in_time
@@ -18,6 +19,7 @@ from ...exit_codes import FAILED, OK
 from ...places import address_of, is_bucket
 from ...spec import COMMAND_LINE, RunSpec, SpecError
 from ...spec.allowing import OPTION, code_of, require_allowed
+from ...spec.explaining import explain
 from ...spec.reading import import_named
 from ...spec.resizing import with_workers
 from ...spec.yaml_file import read_yaml
@@ -251,7 +253,10 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         raise SpecError(COMMAND_LINE, problem) from None
     tree = read_yaml(kept, RunSpec)
     import_named(tree, f"run {run_id}", ())
-    spec = RunSpec.model_validate(tree)
+    try:
+        spec = RunSpec.model_validate(tree)
+    except ValidationError as error:  # another version of taugrad wrote it
+        raise SpecError(f"run {run_id}", *(problem for _, problem in explain(error.errors()))) from None
     checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
     if checkpoints is None:
         return spec
