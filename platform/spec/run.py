@@ -41,7 +41,7 @@ class TrackingConfig(Config):
 
     layer_interval: int = Field(default=50, ge=1)
     """Iterations between two records of every layer's fraction, tau, bits and gradient statistics. The first
-    ten iterations are always recorded."""
+    ten iterations are always recorded. With local steps, the first exchanges from then on are."""
     flush_interval: int = Field(default=20, ge=1)
     """Iterations between two averages over the workers. Metrics reach MLflow with this delay. In the mode
     async, averages are taken at evaluations and checkpoints."""
@@ -66,7 +66,8 @@ class PublishConfig(Config):
     """A folder, or a bucket's address; empty: weights are not published."""
     every: int = Field(default=10, ge=1)
     """Iterations between two publications, in the background; the last weights are always published. While
-    one is being written, others are left out."""
+    one is being written, others are left out. In the mode async and with a quorum, weights are published
+    after evaluations and checkpoints: workers agree on them there."""
     full_every: int = Field(default=50, ge=1)
     """Patches from one whole snapshot to the next."""
     keep: int | None = Field(default=None, ge=1)

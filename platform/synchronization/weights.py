@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import nn
 
 from taugrad.compressors import NonFiniteGradient
@@ -18,7 +19,7 @@ from ..data.feeding import Batch
 from ..replica.generators import Randomness
 from ..replica.replica import Replica
 from ..spec.synchronization import WeightsSync
-from .ledger import Iteration
+from .ledger import Iteration, Notes
 from .synchronization import StepContext, WorkerInLockstep
 
 
@@ -41,8 +42,8 @@ class LocalTraining(WorkerInLockstep):
     """
 
     own_models = True
-    notes: Sequence[str] = ()
-    """See `Ledger`."""
+    notes: Sequence[str] = ("skipped",)
+    """See `Ledger`: whether the worker left its own step out."""
 
     def __init__(self, sync: WeightsSync, worker: LocalWorker) -> None:
         """Takes charge of a worker."""
@@ -100,8 +101,12 @@ class LocalTraining(WorkerInLockstep):
         if replica.scale.changes and (broken := replica.nonfinite()):
             if not replica.scale.overflowed():
                 raise NonFiniteGradient(broken, self.rank, can_skip=False)
+            self.ledger.note()["skipped"] = 1
             return
         replica.step(context.position)
+
+    def _complete(self, iteration: Iteration, notes: Notes, own: np.void) -> None:
+        iteration.step.skipped_steps = int(notes["skipped"].sum())
 
     def shared_state(self) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ from ..data.batch_plan import BatchPlan, Position
 from ..data.feeding import Batch, feed
 from ..models.building import build
 from ..spec import RunSpec
+from ..spec.synchronization import WeightsSync, real
 from ..spec.workers import why_no_other_number
 from ..synchronization.build import build_synchronization
 from ..synchronization.quorum.free import Decide
@@ -158,12 +159,12 @@ class Trainer:
                 if self.done == self._done_at_start + 1:
                     self._first_done = self._shown = _clock()
                     self.listener.stage(TRAINING)
-                if self.spec.publish.path and self.done % self.spec.publish.every == 0:
-                    self._publish()
-                if self.plan.is_evaluation_due(self.done):
+                free = self._records[-1].iteration.always_under_way
+                drained = self.plan.is_evaluation_due(self.done)
+                if drained:
                     self._evaluate()
                 elif len(self._records) % self.spec.tracking.flush_interval == 0:
-                    if any(record.iteration.always_under_way for record in self._records):
+                    if free:
                         self._show_own()
                     else:
                         self._flush()
@@ -175,6 +176,10 @@ class Trainer:
                     self.sync.sync_model()
                     self._flush()
                     self.listener.checkpoint(self.done, self._write_checkpoint)
+                    drained = True
+                # Publishing would make workers wait that do not otherwise: it would change their weights.
+                if self.spec.publish.path and (drained if free else self.done % self.spec.publish.every == 0):
+                    self._publish()
                 if self.reached or self.interrupted:
                     return
 
@@ -243,6 +248,14 @@ class Trainer:
         """The recorded steps of all workers, if there are any; all processes must call this together."""
         return self._recording.gathered()
 
+    def last_evaluation(self) -> dict[str, float]:
+        """The last evaluation, by MLflow name; also in a run that was over when it resumed."""
+        evaluation = self.evaluation or {}
+        return {names.eval_metric(name): value for name, value in evaluation.items()} | {
+            names.EVAL_EXAMPLES: float(len(self.data.test)),
+            names.EPOCH: self.plan.epochs_done(self.done),
+        }
+
     def totals(self) -> dict[str, float]:
         """The run's totals, by MLflow name."""
         totals = self.sync.totals
@@ -267,9 +280,8 @@ class Trainer:
     def _iterate(self, coming: Iterator[list[Batch]], position: Position) -> None:
         """One step: forward, backward, synchronization, optimizer, in the order of the mode."""
         started = _clock()
-        due = self.done < names.FIRST_ITERATIONS or self.done % self.spec.tracking.layer_interval == 0
         last = self.done + 1 == self.plan.iterations
-        context = StepContext(position, last=last, observe=self.rank == 0 and due)
+        context = StepContext(position, last=last, observe=self.rank == 0 and self._is_observed(position))
         with self._recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)
@@ -279,6 +291,17 @@ class Trainer:
         here = len(self.sync.ranks)
         step_s = (_clock() - started) / here
         self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
+
+    def _is_observed(self, position: Position) -> bool:
+        """Whether layers are recorded: in what is due, with local steps in the first exchanges from then on."""
+        mode, every = real(self.spec.sync), 1
+        if isinstance(mode, WeightsSync):
+            every = mode.every or position.iterations
+            steps = (self.done if mode.every else position.iteration) + 1 - mode.delay_steps
+            if steps * mode.fragments % every >= mode.fragments:  # nothing is merged
+                return False
+        first = self.done < names.FIRST_ITERATIONS + every - 1
+        return first or self.done % self.spec.tracking.layer_interval < every
 
     def _flush(self, *, evaluated: bool = False) -> None:
         """Averages the records over the workers and logs them."""
@@ -331,12 +354,7 @@ class Trainer:
         self._measure(self.evaluation)
         self.sync.flush()
         totals = self.sync.totals
-        metrics = {
-            **{names.eval_metric(name): value for name, value in self.evaluation.items()},
-            names.EVAL_EXAMPLES: float(len(self.data.test)),
-            names.EPOCH: self.plan.epochs_done(self.done),
-            **epoch_metrics(totals, self._epoch_began),
-        }
+        metrics = self.last_evaluation() | epoch_metrics(totals, self._epoch_began)
         self._epoch_began = totals
         self._flush(evaluated=True)
         totals_so_far = self.totals()

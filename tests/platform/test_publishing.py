@@ -30,6 +30,31 @@ def test_readers_have_what_the_workers_agreed_on(alone: None, tmp_path: Path) ->
     assert all(weights[name].equal(tensor) for name, tensor in again.model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"mode": "async", "step_times": [1, 1, 3], "delay": [0, 2]},
+        {"mode": "weights", "every": 4, "quorum": 0.6, "schedule": {"away": 0.4, "rounds": [2, 4]}},
+    ],
+    ids=["async", "quorum"],
+)
+def test_publishing_changes_no_weights_of_workers_that_do_not_wait(
+    mode: dict[str, object], alone: None, tmp_path: Path
+) -> None:
+    training = specs.DIGITS["training"] | {"optimizer": {"kind": "sgd", "momentum": 0}}
+    fields = {"workers": {"count": 3}, "compressor": "strom(0.01)", "training": training}
+    fields |= {"sync": {"mode": "simulated", "of": mode}}
+    plain, _ = recorder.trained(specs.digits(**fields))
+    trainer, kept = recorder.trained(specs.digits(**fields, publish={"path": str(tmp_path), "every": 5}))
+    weights = trainer.model.state_dict()
+    assert all(weights[name].equal(tensor) for name, tensor in plain.model.state_dict().items())
+    written = {at for at, row in kept.logged if "publish/number" in row}
+    assert trainer.done in written <= {at for at, _ in kept.evaluations} | set(kept.checkpoints)
+    reader = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    PatchReader(tmp_path).update(reader)
+    assert all(weights[name].equal(tensor) for name, tensor in reader.items())
+
+
 def test_a_place_that_is_taken_ends_the_run_and_one_that_fails_does_not(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

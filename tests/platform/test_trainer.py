@@ -227,7 +227,37 @@ def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(results):
     assert ranks[0]["resumed"]["losses"] == losses[start:]
 
 
+def test_a_run_that_was_over_when_it_resumed_has_its_evaluation(alone, tmp_path):
+    first, kept = recorder.trained(SPEC, tmp_path)
+    again, nothing = recorder.trained(SPEC, saved=recorder.saved_in(tmp_path / str(first.done), 0))
+    assert not nothing.evaluations
+    _, metrics = kept.evaluations[-1]
+    result = again.last_evaluation()
+    assert result == {name: metrics[name] for name in metrics if name.startswith("eval/") or name == "epoch"}
+    assert {"eval/accuracy", "eval/loss", "eval/examples", "epoch"} == set(result)
+
+
 # What is shown.
+
+
+@pytest.mark.parametrize(
+    ("fields", "recorded"),
+    [
+        ({"every": 4}, [4, 8, 12, 52, 104, 152, 204]),
+        ({"every": 16}, [16, 64, 112, 160, 208]),
+        (
+            {"every": 4, "fragments": 2, "delay_steps": 1},
+            [3, 5, 7, 9, 11, 13, 51, 53, 101, 103, 151, 153, 201, 203],
+        ),
+        ({}, [60, 120, 180]),
+    ],
+)
+def test_local_steps_record_layers_in_the_exchanges_after_those_that_are_due(fields, recorded, alone):
+    spec = small(600, 10, iterations=210, evaluate_every=100, batch_size=10)
+    sync = {"mode": "simulated", "of": {"mode": "weights", **fields}}
+    _, kept = recorder.trained(spec | {"sync": sync, "compressor": "wgt(0.001)", "workers": {"count": 2}})
+    layers = [at for at, row in kept.logged if any(name.startswith("layer/") for name in row)]
+    assert layers == recorded
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,18 @@ def test_a_step_that_overflows_in_fp16_sends_nothing_and_loses_nothing(compresso
         assert [done for done, elements in sent.items() if elements] == steps
 
 
+def test_every_workers_own_step_that_overflows_is_counted(monkeypatch):
+    monkeypatch.setattr("taugrad.platform.replica.precision._FIRST", 2.0**24)
+    monkeypatch.setattr("taugrad.platform.training.trainer.build", lambda config, shape: Exploding())
+    options = TRAINING | {"precision": "fp16", "iterations": 20}
+    for fields in {"every": 4}, {"every": 4, "quorum": 0.6}:
+        sync = {"mode": "simulated", "of": {"mode": "weights", **fields}}
+        trainer, _ = trained(BASE | {"training": options, "sync": sync, "workers": {"count": 3}})
+        factors = [worker._replica.scale.factor for worker in trainer.sync.by_rank]
+        skipped = sum(24 - math.log2(factor) for factor in factors)
+        assert trainer.totals()["total/skipped_steps"] == skipped >= 3
+
+
 def test_a_run_stops_where_its_metric_is_good_enough(tmp_path):
     spec = spec_of(iterations=200, evaluate_every=5, until={"accuracy": 0.9})
     trainer, recorder = trained(spec, tmp_path)
@@ -196,9 +208,11 @@ def test_local_steps_look_for_overflows_also_where_the_scale_is_one_on_its_way()
         scale.overflowed()
     steps = []
     replica = SimpleNamespace(scale=scale, nonfinite=lambda: "w", step=steps.append)
-    worker = SimpleNamespace(_replica=replica, rank=0)
+    note: dict[str, int] = {}
+    worker = SimpleNamespace(_replica=replica, rank=0, ledger=SimpleNamespace(note=lambda: note))
     LocalTraining._step_alone(worker, SimpleNamespace(position=0))  # type: ignore[arg-type]
     assert not steps
+    assert note == {"skipped": 1}
     assert scale.factor == 0.5
 
 

@@ -84,7 +84,7 @@ def train(job: Job) -> None:
             if journal is not None:
                 journal.log(trainer.done, totals)
                 # The driver hears what the run came to, whatever becomes of MLflow.
-                ray.get(job.status.set_result.remote({**listener.latest, **totals}, artifacts))
+                ray.get(job.status.set_result.remote({**trainer.last_evaluation(), **totals}, artifacts))
         finally:
             if journal is not None:
                 listener.stage("sending metrics to MLflow")
@@ -138,8 +138,6 @@ class _Listener(Listener):
     def __init__(self, status: Any, journal: MetricsJournal | None, checkpoints: Checkpoints) -> None:
         self._status, self._journal, self._checkpoints = status, journal, checkpoints
         self._shown = 0.0
-        self.latest: dict[str, float] = {}
-        """The last evaluation."""
         self.interruption: Interruption | None = None
         """How workers agree on an end, while they train."""
 
@@ -155,9 +153,6 @@ class _Listener(Listener):
         if self._journal is not None and (evaluated or monotonic() - self._shown >= _PROGRESS_S):
             self._shown = monotonic()
             self._status.set_progress.remote(progress, evaluated)
-
-    def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self.latest = dict(metrics)
 
     def checkpoint(self, iteration: int, write: Callable[[Path], None]) -> None:
         self._checkpoints.write(iteration, write)

@@ -59,7 +59,9 @@ class QuorumTraining(LocalTraining):
     what the others agreed on, and hands in its update in the next round for which it is in time.
     """
 
-    notes = ("caught_up_bytes", "left_out", "member", "lost", "weight", "lost_sum", "lost_squares")
+    notes = (
+        *LocalTraining.notes, "caught_up_bytes", "left_out", "member", "lost", "weight", "lost_sum", "lost_squares",
+    )  # fmt: skip
     """Bytes of agreed weights that the worker took over; whether a round closed without it, or with it;
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
@@ -221,6 +223,7 @@ class QuorumTraining(LocalTraining):
         """Waits until all workers have ended the same rounds."""
 
     def _complete(self, iteration: Iteration, notes: Notes, own: np.void) -> None:
+        super()._complete(iteration, notes, own)
         # In rank order, on every process.
         loss, weight = sum(notes["loss"].tolist()), sum(notes["weight"].tolist())
         iteration.step.residual_squares = float(own["squares"])
