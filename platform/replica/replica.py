@@ -58,19 +58,20 @@ class Replica:
         batch: Batch,
         forward: Callable[[Tensor], Any] | None = None,
         alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        parts: int | None = None,
     ) -> float:
         """Computes the gradients of a batch's weighted loss, times `scale`, into the parameters.
 
-        This worker's part of a batch goes through the model in `training.accumulate` parts. `forward`
-        computes outputs instead of the model, such as DDP around it; `alone` is entered for all parts but the
-        last, such as DDP's `no_sync`. Returns the mean loss times the batch's weight, whatever
+        This worker's part of a batch goes through the model in `parts`, by default `training.accumulate`.
+        `forward` computes outputs instead of the model, such as DDP around it; `alone` is entered for all
+        parts but the last, such as DDP's `no_sync`. Returns the mean loss times the batch's weight, whatever
         `loss_reduction` is.
         """
         self.optimizer.zero_grad()
         total = 0.0
-        parts = list(_cut(batch, self._training.accumulate))
-        for part, share in parts:
-            with alone() if part is not parts[-1][0] else nullcontext():
+        cut = list(_cut(batch, parts or self._training.accumulate))
+        for part, share in cut:
+            with alone() if part is not cut[-1][0] else nullcontext():
                 with (
                     RECORDER.computing("forward"),
                     autocast(self._training.precision, batch.inputs.device),

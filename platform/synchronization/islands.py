@@ -84,6 +84,7 @@ class IslandGradients(OneWorker):
         # FSDP2 takes the mean over the island.
         self._factor = float(len(islands[0])) if method.reduction == "sum" else 1.0
         self._refuses = spec.compressor.nonfinite == "refuse"
+        self._accumulate = spec.training.accumulate
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         """See `Synchronization.iterate`. Statistics are of worker 0's shard of its island's gradients."""
@@ -95,7 +96,8 @@ class IslandGradients(OneWorker):
         broadcast(self.model.buffers(), None, self._transport)
         loss, nonfinite = 0.0, list[tuple[str, int]]()
         try:
-            loss = self.replica.backward(batches[0], alone=self._held_back)
+            parts = self._parts(batches[0])
+            loss = self.replica.backward(batches[0], alone=self._held_back, parts=parts)
         except NonFiniteGradient as problem:  # in this shard
             nonfinite.append((problem.parameter, problem.rank))
         step = self._of_all_shards(nonfinite)
@@ -109,6 +111,13 @@ class IslandGradients(OneWorker):
         iteration = self.ledger.begin(step)
         iteration.loss, iteration.statistics = loss, self.state.statistics if context.observe else {}
         return iteration
+
+    def _parts(self, batch: Batch) -> int:
+        """How many parts a batch is cut into: each pass is a collective, so as many on all of the island."""
+        parts = torch.tensor([min(self._accumulate, len(batch))], device=self._device)
+        if self._accumulate > 1:
+            dist.all_reduce(parts, dist.ReduceOp.MIN, group=self._island)
+        return int(parts)
 
     @contextmanager
     def _held_back(self) -> Iterator[None]:

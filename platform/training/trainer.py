@@ -293,7 +293,7 @@ class Trainer:
         self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
 
     def _is_observed(self, position: Position) -> bool:
-        """Whether layers are recorded: in what is due, with local steps in the first exchanges from then on."""
+        """Whether layers are recorded: if due, with local steps in the first exchanges from then on."""
         mode, every = real(self.spec.sync), 1
         if isinstance(mode, WeightsSync):
             every = mode.every or position.iterations

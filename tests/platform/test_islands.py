@@ -39,9 +39,18 @@ BASE: dict[str, Any] = FIELDS | {
 IN_PARTS = {
     "training": BASE["training"] | {"accumulate": 3, "clip": {"norm": 0.3}, "optimizer": {"kind": "adamw"}}
 }
+UNEVEN = IN_PARTS | {
+    "data": FIELDS["data"] | {"train_examples": 197},  # the last batch has 5: two for worker 0
+    "model": {"kind": "mlp", "widths": [301, 13]},
+}
 SUMMED = {"training": BASE["training"] | {"loss_reduction": "sum", "optimizer": {"kind": "sgd", "lr": 0.002}}}
 SUM_OF_ALL = {"compressor": {"kind": "none", "reduction": "sum"}}
-DENSE = {"dense": BASE, "dense, in parts": BASE | IN_PARTS, "dense, summed": BASE | SUMMED | SUM_OF_ALL}
+DENSE = {
+    "dense": BASE,
+    "dense, in parts": BASE | IN_PARTS,
+    "dense, uneven": BASE | UNEVEN,
+    "dense, summed": BASE | SUMMED | SUM_OF_ALL,
+}
 ROUNDS = {"rounds": BASE | {"sync": {"mode": "gradients", "pattern": "sharded"}}}
 
 
@@ -53,6 +62,7 @@ EQUAL = {
     "none": (islands("none"), "dense"),
     "everything": (islands(EVERYTHING), "dense"),
     "everything, in parts": (islands(EVERYTHING) | IN_PARTS, "dense, in parts"),
+    "everything, uneven": (islands(EVERYTHING) | UNEVEN, "dense, uneven"),
     "everything, summed": (islands("wgt(2e-38, reduction='sum') | packed32") | SUMMED, "dense, summed"),
 }
 """What sends everything, and what it equals."""

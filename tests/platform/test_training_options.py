@@ -223,7 +223,7 @@ def test_a_scale_falls_in_islands_also_where_steps_are_skipped():
     island = SimpleNamespace(
         state=SimpleNamespace(statistics={}), _factor=1.0, model=model, _transport=torch.device("cpu"),
         replica=SimpleNamespace(scale=scale, model=model, backward=lambda *_, **__: 0.0),
-        _held_back=None, _of_all_shards=lambda _: step, _refuses=False,
+        _held_back=None, _parts=lambda _: 1, _of_all_shards=lambda _: step, _refuses=False,
         ledger=SimpleNamespace(begin=lambda _: SimpleNamespace()),
     )  # fmt: skip
     before = scale.factor

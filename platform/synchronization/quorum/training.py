@@ -60,8 +60,9 @@ class QuorumTraining(LocalTraining):
     """
 
     notes = (
-        *LocalTraining.notes, "caught_up_bytes", "left_out", "member", "lost", "weight", "lost_sum", "lost_squares",
-    )  # fmt: skip
+        *("caught_up_bytes", "left_out", "member", "lost", "weight", "lost_sum", "lost_squares"),
+        *LocalTraining.notes,
+    )
     """Bytes of agreed weights that the worker took over; whether a round closed without it, or with it;
     whether it was lost; the weight of the part of the batch that it learned from; sum and sum of squares of
     what a lost worker had not sent."""
