@@ -9,7 +9,6 @@ from taugrad.platform.tracking.names import layer_metric
 
 from . import style
 from .gradients import layers_of
-from .groups import Group, baseline
 from .histories import History
 from .runs import RunHistory
 
@@ -46,33 +45,6 @@ def gradients(run: RunHistory) -> str:
     return " ".join(part for part in (reading if has_tau else "", trends) if part)
 
 
-def bits(runs: Sequence[RunHistory]) -> str:
-    """Bits on the wire against those of the values."""
-    above: list[str] = []
-    below: list[str] = []
-    for run in runs:
-        if run.is_baseline or not {names.EPOCH_BITS_PER_PARAM, names.EPOCH_VALUE_BITS_PER_PARAM} <= set(
-            run.metrics
-        ):
-            continue
-        wire, values = (
-            float(run.metrics[name][1].sum())
-            for name in (names.EPOCH_BITS_PER_PARAM, names.EPOCH_VALUE_BITS_PER_PARAM)
-        )
-        if values > 0:
-            (above if wire > values else below).append(
-                f"{run.name} ({style.decimal(wire / values, 2)} times)"
-            )
-    parts = []
-    if above:
-        parts.append(
-            f"More on the wire than in the values, for positions, headers and tables: {_some(above)}."
-        )
-    if below:
-        parts.append(f"No more on the wire than in the values: {_some(below)}.")
-    return " ".join(parts)
-
-
 def residuals(runs: Sequence[RunHistory]) -> str:
     """What becomes of elements that are not sent."""
     fading = [
@@ -85,33 +57,6 @@ def residuals(runs: Sequence[RunHistory]) -> str:
         f"{rule}, but for what these let fade (the share that stays): {_some(fading)}."
         if fading
         else f"{rule}."
-    )
-
-
-def seconds(groups: Sequence[Group]) -> str:
-    """Training time relative to the runs without compression, on the machine that trained."""
-    plain = (
-        "Times are from the machine that trained. A figure below shows how long messages take on a slower "
-        "network."
-    )
-    reference = baseline(groups)
-    whole = reference.estimate(names.TOTAL_SECONDS) if reference else None
-    if whole is None or whole.mean <= 0:
-        return plain
-    ratios = [
-        seconds.mean / whole.mean
-        for group in groups
-        if not group.is_baseline
-        and group.tau
-        and (seconds := group.estimate(names.TOTAL_SECONDS)) is not None
-    ]
-    if not ratios:
-        return plain
-    low, high = (style.decimal(end, 2) for end in (min(ratios), max(ratios)))
-    took = f"{low} times" if low == high else f"{low} to {high} times"
-    return (
-        f"On the machine that trained, whole runs took {took} as long as without compression, the first "
-        "steps included. A figure below shows how long messages take on a slower network."
     )
 
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from taugrad.platform.tracking.store import to_copy
 from taugrad.platform.training.reporting import TRAINING, RunProgress
 
 from .metric_labels import common
-from .palette import color_tag
+from .palette import RUN_COLOR, rule_style
 from .runs import RunHistory, read_run
 from .table import in_path, render, to_csv, to_markdown
 
@@ -48,7 +49,7 @@ class ConsoleDisplay:
 
     def tags(self, spec: RunSpec) -> Mapping[str, str]:
         """See `Display.tags`: the colour of the run's rule."""
-        return color_tag(spec.compressor.kind)
+        return {RUN_COLOR: rule_style(spec.compressor.kind).color}
 
     def live(self, title: str, width: int) -> "LiveRun":
         """See `Display.live`."""
@@ -65,10 +66,14 @@ class ConsoleDisplay:
             return
         console.print()
         console.print(render(histories))
-        folder = output_folder(home() / RUNS) / _FIGURES / experiments[0]
-        paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
-        charts = _interactive(histories, experiments[0], folder)
-        also = ""
+        folder = output_folder(home() / RUNS) / _FIGURES / in_path(experiments[0])
+        paths, charts, also = list[Path](), list[Path](), ""
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # figures of an earlier command
+            paths = _draw([run for run in histories if run.metrics], folder) + _write(histories, folder)
+            charts = _interactive(histories, experiments[0], folder)
+        except OSError as error:
+            say(console, f"Not all figures and tables could be written: {error}", "yellow")
         with suppress(Exception):  # the files are on disk; an unavailable store must not end the command
             for i, history in enumerate(histories):
                 interactive = charts if i == 0 or len(histories) <= _MOST_INTERACTIVE else []
@@ -82,7 +87,7 @@ class ConsoleDisplay:
         say(console, f"See the runs: {_mlflow_ui(masked(uri), ' and '.join(experiments))}")
         for experiment in experiments:
             quoted = shlex.quote(experiment)
-            output = "report" if len(experiments) == 1 else f"report-{quoted}"
+            output = "report" if len(experiments) == 1 else f"report-{in_path(experiment)}"
             say(console, f"Compare them: {to_copy(f'taugrad dashboard {quoted} --serve', uri)}")
             say(console, f"Sum them up on one page: {to_copy(f'taugrad report {quoted} -o {output}', uri)}")
 
@@ -105,12 +110,15 @@ def _draw(histories: Sequence[RunHistory], folder: Path) -> list[Path]:
     from .style import as_written  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "fraction_per_iteration.png"]
-    with as_written():
-        save(fraction_per_iteration(histories), paths[0])
-        for metric in common(run.metric for run in histories):
-            paths.append(folder / f"{in_path(metric.name)}_against_mb.png")
-            save(value_against_mb([run for run in histories if run.metric == metric]), paths[-1])
+    drawings = {"fraction_per_iteration": partial(fraction_per_iteration, histories)}
+    for metric in common(run.metric for run in histories):
+        judged = [run for run in histories if run.metric == metric]
+        drawings[f"{in_path(metric.name)}_against_mb"] = partial(value_against_mb, judged)
+    paths = []
+    for name, draw in drawings.items():
+        with suppress(ValueError), as_written():  # the runs may not have what this figure shows
+            save(draw(), folder / f"{name}.png")
+            paths.append(folder / f"{name}.png")
     return paths
 
 

@@ -137,7 +137,7 @@ def _pictures(
     yield Picture(
         "bits_per_epoch",
         "Bits per parameter, epoch by epoch",
-        captions.bits(shown),
+        "On the wire, positions, headers and tables come on top of the values.",
         lambda page: figures.bits_per_epoch(shown, page),
         of_shown,
     )
@@ -154,7 +154,7 @@ def _pictures(
     yield Picture(
         "speed_and_compression",
         "Compression and speed by threshold",
-        captions.seconds(groups),
+        "Times are from the machine that trained.",
         lambda page: sweeps.speed_and_compression(groups, page),
         everything,
     )
@@ -180,13 +180,6 @@ def _pictures(
         "What a worker hands to the network in a step, mean of the run, over the bandwidth.",
         lambda page: link.send_time_by_method(shown_groups, page),
         of_shown,
-    )
-    yield Picture(
-        "send_time_by_model",
-        "How long whole gradients of known models take",
-        "32 bits per parameter over the bandwidth.",
-        link.send_time_by_model,
-        (),
     )
     if detailed is not None:
         yield Picture(

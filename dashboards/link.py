@@ -15,32 +15,11 @@ from .groups import Group
 from .labelling import Label, label_ends
 from .palette import rule_style
 
-MODELS = {
-    "ResNet-18": 11_689_512,
-    "ResNet-50": 25_557_032,
-    "Inception v4": 42_679_816,
-    "BERT base": 109_482_240,
-    "VGG-16": 138_357_544,
-    "Llama 3 8B": 8_030_261_248,
-}
-"""Parameters as torchvision, timm and transformers count them; Rae's three are among them."""
-
 BANDWIDTHS = (10e6, 100e9)
 """Bits a second: from a home's uplink to a data centre's network."""
 
 _RATES = {"Gbit/s": 1e9, "Mbit/s": 1e6, "bit/s": 1.0}
-_BYTES = 4  # a parameter's gradient in float32
 _TICKS = (*(float(f"1e{e}") for e in range(-9, 2)), 60.0, 600.0, 3600.0, 36000.0)
-_SHADES = ("#B8B8B8", "#9A9A9A", "#7D7D7D", "#606060", "#444444", "#1E1E1E")
-
-
-def send_time_by_model(page: style.Page = style.WIDE) -> Figure:
-    """Theoretical time to send a whole gradient, by model and bandwidth (Rae's figure 1b)."""
-    lines = [
-        (name, 8.0 * _BYTES * parameters, color)
-        for (name, parameters), color in zip(MODELS.items(), _SHADES, strict=True)
-    ]
-    return _times("How long one gradient takes on the wire, without compression", lines, page)
 
 
 def send_time_by_method(groups: Sequence[Group], page: style.Page = style.WIDE) -> Figure:

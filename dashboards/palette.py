@@ -44,14 +44,7 @@ UNKNOWN_RULE = RuleStyle("#B0006D", "*")
 
 
 def rule_style(rule: str) -> RuleStyle:
-    """The colour and marker of a rule.
-
-    Args:
-        rule: The compressor's kind.
-
-    Returns:
-        Its style; one for all rules that this table does not know.
-    """
+    """The colour and marker of a compressor's kind; one for all that this table does not know."""
     return RULES.get(rule, UNKNOWN_RULE)
 
 
@@ -65,12 +58,3 @@ def pale(color: str) -> str:
     """A colour mixed with white, for dominated points."""
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(0.35 * part + 0.65 * 255):02X}" for part in parts)
-
-
-def color_tag(rule: str) -> dict[str, str]:
-    """The tag by which MLflow's UI gives a run its rule's colour.
-
-    Args:
-        rule: The compressor's kind.
-    """
-    return {RUN_COLOR: rule_style(rule).color}

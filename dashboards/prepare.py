@@ -84,8 +84,8 @@ def dashboard(experiment: str, *, serve: bool = False, only: str = "") -> int:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="taugrad-"))
             with going_on(console, "starting MLflow's server"):
-                server = stack.enter_context(mlflow_server(uri, Path(folder) / "mlflow.log"))
-            _tell(written, server.url, experiment_id)
+                url = stack.enter_context(mlflow_server(uri, Path(folder) / "mlflow.log"))
+            _tell(written, url, experiment_id)
             print("Ctrl-C ends the server.", flush=True)
             threading.Event().wait()
     if not is_server:

@@ -25,7 +25,6 @@ from .table import in_path, to_csv, to_markdown
 from .timelines import read_timelines
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 
@@ -46,7 +45,7 @@ def report(experiment: str, folder: Path, server: str | None = None, only: str =
         SpecError: the experiment does not exist, MLflow does not understand the filter, none of the runs has
             finished, or the folder cannot be written.
     """
-    _collect_seldom()
+    gc.set_threshold(100_000, 20, 20)  # looking for unused cycles took a seventh of a report's time
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     if problem := unwritable(folder):
@@ -56,11 +55,6 @@ def report(experiment: str, folder: Path, server: str | None = None, only: str =
     page = write_report(client, experiment, experiment_id, folder, server, only)
     print(f"{page}\nTables, figures and interactive charts: {folder}")
     return OK
-
-
-def _collect_seldom() -> None:
-    """Makes Python look for unused cycles less often: it took a seventh of a report's time."""
-    gc.set_threshold(100_000, 20, 20)
 
 
 def write_report(
@@ -80,11 +74,19 @@ def write_report(
     runs = compared_runs(everything)
     found = comparisons(by_setting(runs))
     if not found:
-        raise _nothing_to_show(experiment, everything, only)
+        counted = Counter(
+            str(run.info.status).lower() for run in everything if names.PARAM_RULE in run.data.params
+        )
+        ended = ", ".join(f"{count} {status}" for status, count in counted.items()) or "there are none yet"
+        which = f"no run of taugrad{f' within --filter {only!r}' if only else ''}"
+        problem = f"{which} has finished with a metric and bytes sent ({ended})"
+        raise SpecError(COMMAND_LINE, f"EXPERIMENT {experiment!r}: {problem}")
     groups = found[0].groups
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)
     of_searches = list(searches(everything).values())
+    curves = with_histories(client, shown, interactive.METRICS)
+    layers = interactive.layer_charts(detailed) if detailed else []
     timelines = read_timelines(client, _side_by_side(shown, detailed))
     pictures = gallery(groups, shown, detailed, of_searches, timelines)
     compared = [run for comparison in found for group in comparison.groups for run in group.runs]
@@ -96,7 +98,9 @@ def write_report(
         **_method_tables(found),
         "runs.csv": to_csv(compared),
         "runs.md": to_markdown(compared),
-        "interactive.html": interactive_page(client, experiment, shown, detailed),
+        "interactive.html": interactive.page(
+            f"{experiment}: runs compared", [*interactive.charts(curves), *layers]
+        ),
         "report.html": render(
             Report(
                 experiment=experiment,
@@ -123,31 +127,6 @@ def _method_tables(found: Sequence[Comparison]) -> dict[str, str]:
         texts[f"methods{suffix}.csv"] = methods_to_csv(judged, metric)
         texts[f"methods{suffix}.md"] = methods_to_markdown(judged, metric)
     return texts
-
-
-def _nothing_to_show(experiment: str, runs: "Sequence[Run]", only: str) -> SpecError:
-    """The error of an experiment without a run to show."""
-    within = f" within --filter {only!r}" if only else ""
-    statuses = Counter(str(run.info.status).lower() for run in runs if names.PARAM_RULE in run.data.params)
-    if not statuses:
-        return SpecError(
-            COMMAND_LINE,
-            f"EXPERIMENT {experiment!r}: it has no runs of taugrad{within} yet; train some first",
-        )
-    ended = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    return SpecError(
-        COMMAND_LINE,
-        f"EXPERIMENT {experiment!r}: no run{within} has finished with a metric and bytes sent ({ended})",
-    )
-
-
-def interactive_page(
-    client: "MlflowClient", experiment: str, shown: Sequence[RunHistory], detailed: RunHistory | None
-) -> str:
-    """HTML page of interactive charts of runs, and of the layers of one, which has their histories."""
-    compared = with_histories(client, shown, interactive.METRICS)
-    layers = interactive.layer_charts(detailed) if detailed else []
-    return interactive.page(f"{experiment}: runs compared", [*interactive.charts(compared), *layers])
 
 
 def _side_by_side(shown: Sequence[RunHistory], detailed: RunHistory | None) -> list[RunHistory]:

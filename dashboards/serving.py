@@ -8,30 +8,18 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from taugrad.platform.ports import LOOPBACK, free_port
+from taugrad.platform.spec import COMMAND_LINE, SpecError
 from taugrad.platform.watchdog import watched
 
 _START_S = 90.0
 _STOP_S = 10.0
 
 
-class ServerFailed(RuntimeError):
-    """MLflow's server did not start; the message holds what it said."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server."""
-
-    url: str
-    pid: int
-
-
 @contextlib.contextmanager
-def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
+def mlflow_server(uri: str, log: Path) -> Iterator[str]:
     """Serves a local database until the block ends.
 
     Args:
@@ -39,10 +27,10 @@ def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
         log: A file for what the server says.
 
     Yields:
-        The server, which answers.
+        The server's URL; it answers.
 
     Raises:
-        ServerFailed: It ended, or did not answer within 90 s.
+        SpecError: It ended, or did not answer within 90 s.
     """
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server"]
@@ -55,24 +43,27 @@ def mlflow_server(uri: str, log: Path) -> Iterator[Server]:
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
             )
-        server = Server(f"http://{LOOPBACK}:{port}", process.pid)
+        url = f"http://{LOOPBACK}:{port}"
         try:
-            _wait(server.url, process, log)
-            yield server
+            _wait(url, process, log)
+            yield url
         finally:
             _end(process)
 
 
 def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + _START_S
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ServerFailed(f"mlflow server ended with code {process.returncode}: {_tail(log)}")
+            ended = f"ended with code {process.returncode}: {_tail(log)}"
+            raise SpecError(COMMAND_LINE, f"--serve: mlflow server {ended}")
         # Whatever keeps it from answering, it may be about to.
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=2):
+        with contextlib.suppress(OSError), direct.open(f"{url}/health", timeout=2):
             return
         time.sleep(0.3)
-    raise ServerFailed(f"mlflow server did not answer at {url} within {_START_S:.0f} s: {_tail(log)}")
+    problem = f"--serve: mlflow server did not answer at {url} within {_START_S:.0f} s: {_tail(log)}"
+    raise SpecError(COMMAND_LINE, problem)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -98,7 +98,9 @@ def value_by_floor(groups: Sequence[Group], page: style.Page = style.WIDE) -> Fi
     axes.set_xlim(min(positions) - 0.6, max(positions) + 0.6)
     axes.xaxis.set_major_locator(ticks.linear(9, style.TICK_SIZE, whole=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}{metric_labels.tick(metric)}"))
-    axes.plot(positions, means, color=color, linewidth=1.4, zorder=2)
+    for tau in dict.fromkeys(group.tau for _, group in floors):
+        line = [(floor, mean) for (floor, group), mean in zip(floors, means, strict=True) if group.tau == tau]
+        axes.plot(*zip(*line, strict=True), color=color, linewidth=1.4, zorder=2)
     for floor, group in floors:
         runs = [value for run in group.runs if (value := run.value) is not None]
         axes.plot([floor] * len(runs), runs, marker, color=color, markersize=5, zorder=3)

@@ -64,8 +64,8 @@ def main(folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.set_default_timeout(TIMEOUT_MS)
-        with mlflow_server(client.tracking_uri, folder / "log") as server:
-            page.goto(view_url(server.url, experiment_id, view.key))
+        with mlflow_server(client.tracking_uri, folder / "log") as url:
+            page.goto(view_url(url, experiment_id, view.key))
             # MLflow's chat panel opens by itself on a first visit.
             page.locator('[data-component-id="mlflow.assistant.chat_panel.close"]').click(force=True)
             page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length >= 2")

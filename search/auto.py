@@ -14,7 +14,7 @@ from taugrad.compressors.methods.threshold import ThresholdedMethod
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.driver.cluster import is_local
 from taugrad.platform.launching.driver.preflight import check, usable_store
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError, refusal
 from taugrad.platform.tasks.claims import difference
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say
@@ -28,9 +28,8 @@ from .auto_specs import (
     takes_local_steps,
     without_compression,
 )
-from .config import refusal
 from .costs import DENSEST, CannotEstimate, cost_of
-from .measured import MetricError, common_metric, finished
+from .measured import common_metric, finished
 from .objective import Objective, TrialOutcome
 from .progress import times_smaller
 from .tables import TextTable, rounded_down
@@ -88,7 +87,7 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
-    metric = _metric(spec, source)
+    metric = common_metric([spec], source)
     first, further = _proposals(spec, source, console)
     _announce(spec, first, console)
     check(first, source, local=is_local())
@@ -97,14 +96,6 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
     bare = _possible(lambda: without_compression(spec), source)
     check(bare, source, local=is_local())
     return _approach(bare, further, goal.tolerance, metric, train, client, console)
-
-
-def _metric(spec: RunSpec, source: str) -> Metric:
-    """The metric of the run."""
-    try:
-        return common_metric([spec])
-    except MetricError as error:
-        raise SpecError(source, str(error)) from None
 
 
 def _proposals(spec: RunSpec, source: str, console: Console) -> tuple[RunSpec, list[RunSpec]]:
@@ -166,19 +157,14 @@ def _spend(
         say(console, f"  the highest density is {DENSEST:g}: about {cost.wire_bytes(DENSEST) / 1e6:.4g} MB")
     if train(chosen) != OK:
         return FAILED
-    outcome = finished(client, chosen, _metric(spec, source))
+    outcome = finished(client, chosen, common_metric([spec], source))
     if outcome is None:
         say(console, "MLflow has no result of this run: how much of the budget it used is not known")
         return FAILED
-    say(console, spent_line(outcome.wire_bytes / 1e6, budget))
-    return OK
-
-
-def spent_line(wire_mb: float, budget: float) -> str:
-    """The line that compares a run's bytes with its budget, both in MB."""
-    share = 100 * wire_mb / budget
+    wire_mb = outcome.wire_bytes / 1e6
     over = "" if wire_mb <= budget else f": {wire_mb - budget:.4g} MB too much, the estimate was too low"
-    return f"used {wire_mb:.4g} of {budget:g} MB, {share:.0f}%{over}"
+    say(console, f"used {wire_mb:.4g} of {budget:g} MB, {100 * wire_mb / budget:.0f}%{over}")
+    return OK
 
 
 def _approach(
@@ -214,7 +200,7 @@ def _approach(
         if len(done) > 1 and goal.missing(outcome) <= 0:
             break
     console.print(_table(done, metric))
-    spec, outcome = min(done[1:], key=lambda attempt: _order(goal.missing(attempt[1])))
+    spec, outcome = min(done[1:], key=lambda one: (math.isnan(goal.missing(one[1])), goal.missing(one[1])))
     over, amount = goal.missing(outcome), metric.amount(goal.allowed(base.value))
     within = over <= 0
     if within:
@@ -224,10 +210,6 @@ def _approach(
         say(console, f"no training lost {amount} or less: {spec.title} comes nearest, {beyond} beyond that")
     say(console, sureness(outcome, base, metric))
     return OK if within else FAILED
-
-
-def _order(missing: float) -> float:
-    return math.inf if math.isnan(missing) else missing
 
 
 def sureness(outcome: TrialOutcome, base: TrialOutcome, metric: Metric) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from taugrad.platform.config import Config, descriptions
-from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed
 from taugrad.platform.spec.allowing import refusal as code_refusal
 from taugrad.platform.spec.data import ImportPath
@@ -23,7 +23,7 @@ Budget = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class SearchConfig(Config):
     """How to search."""
 
-    name: str = Field(default="", max_length=100, pattern=r"^[\w.-]*$")
+    name: str = Field(default="", max_length=100, pattern=r"^([\w.-]*[\w-])?$")
     """The search's name, by which it can be continued; empty: the spec file's name."""
     objective: Literal["front", "accuracy_per_wire_gb", "constraint"] = "front"
     """front: the task's metric against wire bytes, as a Pareto front. accuracy_per_wire_gb: accuracy over
@@ -144,8 +144,3 @@ def _explain(problem: Any) -> str:
 
 def _fields() -> list[str]:
     return list(SearchConfig.model_fields)
-
-
-def refusal(problem: str) -> SpecError:
-    """An error of the command line."""
-    return SpecError(COMMAND_LINE, problem)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.places import in_job
+from taugrad.platform.spec.allowing import OPTION, code_of
 from taugrad.platform.tasks.claims import CONFIDENCE
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import SILENT_S, say, short
@@ -32,10 +33,10 @@ _MOST = 20
 class LiveSearch:
     """Shows a search: as a growing table in a terminal, elsewhere as a line when a trial starts or ends."""
 
-    def __init__(self, console: Console) -> None:
-        """Shows to `console`."""
+    def __init__(self, console: Console, progress: SearchProgress) -> None:
+        """Shows to `console` what earlier starts have not shown."""
         self._console = console
-        self._reported: set[int] = set()
+        self._reported = {number for number, trial in progress.record.trials.items() if trial.ending}
         self._running: set[int] = set()
         self._latest: SearchProgress | None = None
         self._front: TextTable | None = None
@@ -56,10 +57,6 @@ class LiveSearch:
             if error is None:  # the front is printed in full after this
                 self._front = None
             self._live.stop()
-
-    def skip_reported(self, progress: SearchProgress) -> None:
-        """Skips what earlier starts have already shown."""
-        self._reported |= {number for number, trial in progress.record.trials.items() if trial.ending}
 
     def _say(self, text: str, style: str = "") -> None:
         say(self._console, text, style)
@@ -131,7 +128,7 @@ def ending_line(progress: SearchProgress, trial: Trial) -> str:
             f"{what}  stopped after {progress.search.evaluated_by} {trial.evaluation}: "
             f"{metric.label} {metric.shown(last.value)}, {last.wire_bytes / 1e6:.4g} MB"
         )
-    point = progress.point(trial)
+    point = Point.of(trial, metric)
     reached = f"{metric.label} {metric.shown(point.mean)}"
     if point.interval is not None:
         reached += f" ({interval(point, metric)})"
@@ -237,9 +234,13 @@ def proposal(progress: SearchProgress, tracking_uri: str) -> str:
     """The command that trains the point that the objective prefers, with the reason."""
     point, why = progress.objective.proposed(progress.points)
     place = progress.place(point)
-    command = ["taugrad", "search", progress.search.source, *_named(progress.search), "--pick", str(place)]
+    search, spec = progress.search, str(progress.journal.path.parent / SPECS / f"{place}.yaml")
+    if search.settings.evaluate:  # --pick would train by taugrad's own trainer
+        return f"Point {place}, which {why}, is {spec}: train it by {search.settings.evaluate}"
+    command = ["taugrad", "search", search.source, *_named(search), "--pick", str(place)]
     if in_job():  # its folder is not where the command will be given
-        command = ["taugrad", "train", str(progress.journal.path.parent / SPECS / f"{place}.yaml")]
+        command = ["taugrad", "train", spec]
+    command += [OPTION] * bool(code_of(search.spec(point.params)))
     return f"Train point {place}, which {why}: {to_copy(shlex.join(command), tracking_uri)}"
 
 

@@ -262,7 +262,6 @@ class SearchJournal:
         Raises:
             WriteError: the disk did not take them.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(event.model_dump_json() + "\n" for event in events).encode()
         with writing(self.path), self.path.open("ab", buffering=0) as file:
             size = file.tell()

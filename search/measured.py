@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
@@ -14,12 +14,6 @@ from .objective import TrialOutcome
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-
-_PAGE = 100
-
-
-class MetricError(ValueError):
-    """The runs have no common metric; the message says why."""
 
 
 def outcome_of(metrics: Mapping[str, float], metric: Metric) -> TrialOutcome | None:
@@ -33,20 +27,20 @@ def outcome_of(metrics: Mapping[str, float], metric: Metric) -> TrialOutcome | N
     return TrialOutcome(value, 1e9 * wire_gb, int(examples) if examples else None)
 
 
-def common_metric(specs: list[RunSpec]) -> Metric:
+def common_metric(specs: list[RunSpec], source: str) -> Metric:
     """The metric of all of these runs.
 
     Raises:
-        MetricError: they have several, or data or task cannot be built.
+        SpecError: they have several, or data or task cannot be built.
     """
     tasks = {(spec.task.model_dump_json(), spec.data.model_dump_json()): spec for spec in specs}
     try:
         metrics = list(dict.fromkeys(counting_metric(spec) for spec in tasks.values()))
     except ValueError as error:
-        raise MetricError(str(error)) from None
+        raise SpecError(source, str(error)) from None
     if len(metrics) > 1:
         labels = " and ".join(metric.label for metric in metrics)
-        raise MetricError(f"points have different metrics, {labels}; search over runs with one metric")
+        raise SpecError(source, f"points have different metrics, {labels}; search over runs with one metric")
     return metrics[0]
 
 
@@ -62,7 +56,7 @@ def finished(client: "MlflowClient", spec: RunSpec, metric: Metric) -> TrialOutc
         [experiment.experiment_id],
         f"tags.`{names.TAG_SPEC_HASH}` = '{spec.fingerprint()}' and attributes.status = 'FINISHED'",
         order_by=["attributes.start_time DESC"],
-        max_results=_PAGE,
+        max_results=100,
     )
     for run in runs:
         outcome = outcome_of(run.data.metrics, metric)

@@ -98,8 +98,8 @@ class Objective:
         able = [point for point in points if self.missing(point) <= 0]
         if self.kind == "front" or not able:
             return None
-        sign = 1 if self.modes == ["min"] else -1
-        return min(able, key=lambda point: (sign * self.values(point)[0], -self.metric.sign * point.value))
+        sign, better = 1 if self.modes == ["min"] else -1, -self.metric.sign
+        return min(able, key=lambda one: (sign * self.values(one)[0], better * one.value, one.wire_bytes))
 
     def proposed(self, points: Sequence[Point]) -> tuple[Point, str]:
         """The point to train in full, and the reason, as a sentence without its subject.

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from taugrad.platform.places import RUNS, home
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, refusal
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.tasks.metric import ACCURACY, Metric
 
 from .auto_specs import as_file
-from .config import refusal
 from .objective import accuracy_per_wire_gb
 from .progress import Point, SearchProgress, times_smaller
 from .reading import name_search
@@ -24,7 +23,7 @@ FRONT, TRIALS, SPECS = "front.csv", "trials.csv", "front"
 
 def folder_of(name: str, experiment: str) -> Path:
     """The folder of a search's journal and results."""
-    slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in experiment)
+    slug = "".join(c if c.isalnum() or c in "_-" else "-" for c in experiment)
     return home() / RUNS / "searches" / slug / name
 
 
@@ -35,8 +34,8 @@ def write_outputs(progress: SearchProgress, folder: Path) -> list[Path]:
     (folder / TRIALS).write_text(trials_csv(progress), encoding="utf-8")
     specs = folder / SPECS
     specs.mkdir(exist_ok=True)
-    for old in specs.glob("*.yaml"):
-        old.unlink()
+    for place in _places(specs):
+        (specs / f"{place}.yaml").unlink()
     paths = [folder / FRONT, folder / TRIALS]
     for place, point in enumerate(progress.front, start=1):
         path = specs / f"{place}.yaml"
@@ -55,12 +54,17 @@ def picked(path: Path, place: int, overrides: Sequence[str]) -> tuple[str, RunSp
     specs = folder_of(name, experiment) / SPECS
     point = specs / f"{place}.yaml"
     if not point.exists():
-        points = sorted(int(path.stem) for path in specs.glob("*.yaml"))
-        problem = f"the front of search {name} has points 1 to {points[-1]}" if points else (
+        points = _places(specs)
+        problem = f"the front of search {name} has points 1 to {max(points)}" if points else (
             f"search {name} has no front yet; run taugrad search {shlex.quote(str(path))} first"
         )  # fmt: skip
         raise refusal(f"--pick {place}: {problem}")
     return str(point), read_spec(point, others)
+
+
+def _places(specs: Path) -> list[int]:
+    """The points that have a spec; other files in the folder are the user's."""
+    return [int(path.stem) for path in specs.glob("*.yaml") if path.stem.isdecimal()]
 
 
 def front_csv(progress: SearchProgress) -> str:
@@ -92,7 +96,7 @@ def trials_csv(progress: SearchProgress) -> str:
         last = trial.course.get(trial.evaluation)
         figures = [""] * len(header)
         if trial.ending == "full":
-            figures = _figures(progress, progress.point(trial))
+            figures = _figures(progress, Point.of(trial, metric))
         elif last is not None:
             figures[0] = _number(metric.scale * last.value)
             figures[header.index("wire_mb")] = _number(last.wire_bytes / 1e6)

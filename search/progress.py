@@ -104,16 +104,12 @@ class SearchProgress:
     def baseline(self) -> Point | None:
         """The point of the run without compression, once it has finished."""
         trial = self.record.trials.get(BASELINE)
-        return self.point(trial) if trial is not None and trial.ending == "full" else None
-
-    def point(self, trial: Trial) -> Point:
-        """The point of a trial that ran in full."""
-        return Point.of(trial, self.metric)
+        return Point.of(trial, self.metric) if trial is not None and trial.ending == "full" else None
 
     @property
     def points(self) -> list[Point]:
         """The points of trials that ran in full; a trial that was stopped early does not count."""
-        return [self.point(trial) for trial in self.record.ended if trial.ending == "full"]
+        return [Point.of(trial, self.metric) for trial in self.record.ended if trial.ending == "full"]
 
     @property
     def front(self) -> list[Point]:

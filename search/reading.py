@@ -1,7 +1,7 @@
 """Reads a search: a spec with ranges and a `search:` section, from a file, environment and command line."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX, Overrides, pairs
 from taugrad.platform.spec.reading import import_named, read_tree
 from taugrad.platform.spec.yaml_file import read_value, read_yaml
 
-from .config import SearchSpec, refusal, take_section
+from .config import SearchSpec, take_section
 from .search import Search, corner_specs
 from .space import RANGES, RangeError, dimensions, find_ranges
 
@@ -30,14 +30,9 @@ def read_search(path: Path, overrides: Sequence[str] = ()) -> Search:
     import_named(tree, source, overrides)
     given = dict(pairs(overrides))
     settings = take_section(tree, given, source)
-    plain, ranges = _split(given)
-    in_environment = [
-        variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-        for variable in os.environ
-        if variable.startswith(ENVIRONMENT_PREFIX)
-    ]
     try:
-        tree = _without_overridden(find_ranges(tree), [*plain, *in_environment])
+        plain, ranges = _split(given)
+        tree = _without_overridden(find_ranges(tree), plain)
         for name, value in ranges.items():
             tree = _with_range(tree, name.split("."), value)
         tree = find_ranges(tree)
@@ -78,22 +73,18 @@ def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
         if name == METHOD and isinstance(value, str):
             ranges_inside = any(f"{kind}'" in value or f'{kind}"' in value for kind in RANGES)
             (ranges if ranges_inside else plain)[name] = text
-        elif isinstance(value, dict) and any(dimensions(_read_quietly(name, value))):
+        elif isinstance(value, dict) and any(dimensions(find_ranges({name.rpartition(".")[2]: value}))):
             ranges[name] = value
         else:
             plain[name] = text
     return plain, ranges
 
 
-def _read_quietly(name: str, value: dict[str, Any]) -> Any:
-    try:
-        return find_ranges({name.rpartition(".")[2]: value})
-    except RangeError as error:
-        raise refusal(f"--{name}: {error}") from None
-
-
-def _without_overridden(tree: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """Removes the ranges of fields that have a plain value; raises RangeError for those inside a choice."""
+def _without_overridden(tree: dict[str, Any], plain: Iterable[str]) -> dict[str, Any]:
+    """Removes ranges of fields that the command line or the environment sets; RangeError inside a choice."""
+    variables = (name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX))
+    variables = (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".") for name in variables)
+    given = [*plain, *variables]
     for name in given:
         tree = _without(tree, name.split("."))
     for dimension in dimensions(tree):

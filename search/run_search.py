@@ -25,7 +25,7 @@ from taugrad.platform.user_code import import_object
 from .advice import warning_of
 from .console import LiveSearch, print_result
 from .journal import FILE, Began, JournalError, SearchJournal, WriteError, writing
-from .measured import MetricError, common_metric
+from .measured import common_metric
 from .outputs import folder_of, write_outputs
 from .progress import SearchProgress
 from .run_trial import in_own_process
@@ -80,7 +80,6 @@ def _run(
     console: Console,
     draw: Draw,
 ) -> int:
-    live = LiveSearch(console)
     journal.record.reopen(search.settings.seeds, failed=search.settings.retry_failed)
     progress = SearchProgress(search, journal)
     resumable = not any(in_own_process(spec, search.settings.evaluate) for spec in corners)
@@ -89,7 +88,7 @@ def _run(
         return reconcile(client, journal, search.metric, resumable=resumable)
 
     progress.unfinished = unfinished()
-    live.skip_reported(progress)
+    live = LiveSearch(console, progress)
     _announce(console, progress, client)
     problem = ""
     status: Status = "KILLED"
@@ -143,7 +142,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
     except ValueError as error:
         raise SpecError(search.source, f"search.evaluate: {error}") from None
     checked: set[str] = set()
-    for spec in [*corners, search.baseline()]:
+    for spec in [*corners, *([search.baseline()] if search.settings.baseline else [])]:
         kept = {"task", "data", "model", "workers", "sync", "compressor"}
         tree = spec.model_dump(mode="json", include=kept)
         tau, exempt = tree["compressor"].get("tau"), tree["compressor"].get("exempt")
@@ -157,10 +156,7 @@ def _check(search: Search, corners: list[RunSpec]) -> None:
 
 def _check_metric(search: Search, corners: list[RunSpec]) -> None:
     """Raises SpecError if points have no common metric, or the objective is for another one."""
-    try:
-        metric = common_metric(corners)
-    except MetricError as error:
-        raise SpecError(search.source, str(error)) from None
+    metric = common_metric(corners, search.source)
     objective = search.settings.objective
     if objective == "accuracy_per_wire_gb" and metric != ACCURACY:
         raise SpecError(
@@ -229,8 +225,9 @@ def _leave(progress: SearchProgress, client: "MlflowClient", draw: Draw, status:
         with writing(folder):
             files = write_outputs(progress, folder)
             if progress.points:
-                draw(progress, folder / FIGURE)
-                files.append(folder / FIGURE)
+                with suppress(ValueError):  # no point has bytes to draw
+                    draw(progress, folder / FIGURE)
+                    files.append(folder / FIGURE)
     finally:
         # A store that is away, or whose disk is full, must not end the command, and MLflow would log a
         # traceback. The parent's end is told also where a training's tag was not taken.

@@ -147,15 +147,11 @@ class _Listener(Listener):
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         assert self.trainer is not None
-        self.latest = _whole(outcome_of(metrics, self._metric))
+        self.latest = outcome_of(metrics, self._metric)
+        assert self.latest is not None  # an evaluation has all metrics of its task
         self._evaluations += 1
         share = 1.0 if self.trainer.reached else iteration / self.trainer.plan.iterations
         self._tell(TrainingState(self._evaluations, share, self.latest))
-
-
-def _whole(outcome: TrialOutcome | None) -> TrialOutcome:
-    assert outcome is not None  # an evaluation has all metrics of its task
-    return outcome
 
 
 def _launched(
@@ -185,7 +181,9 @@ def _launched(
                 outcome = TrialOutcome(progress.value, progress.wire_bytes)
                 notify(TrainingState(progress.evaluation, share, outcome))
             case dict() as metrics:
-                return _whole(outcome_of(metrics, metric))
+                last = outcome_of(metrics, metric)
+                assert last is not None
+                return last
             case BaseException() as error:
                 raise error
 

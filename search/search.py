@@ -8,13 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.overrides import Overrides
 from taugrad.platform.spec.reading import read_tree
 from taugrad.platform.tasks.counting import counting_metric
 from taugrad.platform.tasks.metric import Metric
 
-from .auto_specs import without_compression
+from .auto_specs import problems_of, without_compression
 from .config import SearchConfig
 from .space import Params, at, corners
 
@@ -72,8 +74,12 @@ class Search:
         return [spec.model_copy(update={"seed": (spec.seed + i) % 2**32}) for i in range(self.settings.seeds)]
 
     def baseline(self) -> RunSpec:
-        """The run without compression; all other dimensions have their middle value or first choice."""
-        baseline = without_compression(self.spec(self.middle))
+        """The run in the middle of the space, without compression; raises SpecError if it cannot be."""
+        try:
+            baseline = without_compression(self.spec(self.middle))
+        except ValidationError as error:
+            problems = [f"without compression: {problem}" for problem in problems_of(error)]
+            raise SpecError(self.source, *problems, "search.baseline = false searches without it") from None
         return baseline.model_copy(update={"name": "baseline"})
 
     def identity(self) -> str:

@@ -14,7 +14,7 @@ from taugrad.platform.tracking.store import finish_run, open_experiment, who_and
 from .journal import BASELINE, SearchJournal, Trained
 from .measured import outcome_of
 from .search import Search
-from .space import Interval, dimensions
+from .space import Choice, dimensions
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -39,12 +39,8 @@ def start_parent(client: "MlflowClient", search: Search, experiment: str) -> str
     run_id = str(run.info.run_id)
     described = {f"search.{key}": str(value) for key, value in search.settings.model_dump().items()}
     for dimension in dimensions(search.tree):
-        span = (
-            [dimension.low, dimension.high]
-            if isinstance(dimension, Interval)
-            else list(dimension.alternatives)
-        )
-        described[f"range.{_param_name(dimension.name)}"] = str(span)
+        ends = dimension.alternatives if isinstance(dimension, Choice) else (dimension.low, dimension.high)
+        described[f"range.{_param_name(dimension.name)}"] = str(list(ends))
     client.log_batch(run_id, params=[Param(key, value[:500]) for key, value in described.items()])
     return run_id
 

@@ -53,10 +53,6 @@ class TrialContext:
     folder: str = ""
     """The working directory of the command, to which relative paths refer."""
 
-    def placed(self, spec: RunSpec) -> RunSpec:
-        """The spec with absolute paths."""
-        return placed(spec, Path(self.folder) if self.folder else None)
-
     def enter(self) -> None:
         """Changes to the folder, if this machine has it: Tune gives every trial another one."""
         if self.folder and os.path.isdir(self.folder):
@@ -99,7 +95,8 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
             outcome = known
         else:
             run_id = _run(client, task, spec, context.parent_run)
-            outcome = train(context.placed(spec), client, run_id, context.evaluate, metric, on_evaluation)
+            located = placed(spec, Path(context.folder) if context.folder else None)
+            outcome = train(located, client, run_id, context.evaluate, metric, on_evaluation)
             outcome = replace(outcome, run_id=run_id)
             spent += outcome.wire_bytes
             if not math.isfinite(outcome.value):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .run import RunSpec
 
-__all__ = ["COMMAND_LINE", "RunSpec", "SpecError"]
+__all__ = ["COMMAND_LINE", "RunSpec", "SpecError", "refusal"]
 
 
 COMMAND_LINE = "command line"
@@ -30,6 +30,11 @@ class SpecError(ValueError):
         self.sources = list(sources) or [source] * len(self.problems)
         lines = zip(self.sources, self.problems, strict=True)
         super().__init__("\n".join(f"{where}: {problem}" for where, problem in lines))
+
+
+def refusal(problem: str) -> SpecError:
+    """An error of the command line."""
+    return SpecError(COMMAND_LINE, problem)
 
 
 def __getattr__(name: str) -> Any:

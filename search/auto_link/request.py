@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import refusal
+from taugrad.platform.spec import refusal
+
 from ..plan.link import Link
 
 PROBE_SECONDS = 120.0

@@ -10,14 +10,13 @@ from rich.console import Console
 from taugrad.platform.exit_codes import FAILED, OK
 from taugrad.platform.launching.driver.cluster import is_local
 from taugrad.platform.launching.driver.preflight import check, usable_store
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError, refusal
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.terminal import open_console, say, short
 from taugrad.platform.tracking import names
 
 from ..advice import warning_of
 from ..auto_specs import as_file
-from ..config import refusal
 from ..measured import finished
 from ..plan.candidate import Candidate
 from ..plan.candidates import simulated, uncompressed
@@ -160,15 +159,7 @@ def _conclude(
 def result_line(
     spec: RunSpec, metric: Metric, value: float, metrics: Mapping[str, float], predicted_s: float
 ) -> str:
-    """The time to the target, evaluations included, beside the plan's prediction.
-
-    Args:
-        spec: the run.
-        metric: the target's.
-        value: its last one.
-        metrics: of the run, by MLflow name.
-        predicted_s: seconds of a step.
-    """
+    """The time to the target, evaluations included, beside the plan's seconds of a step, `predicted_s`."""
     steps, seconds = metrics[names.TOTAL_ITERATIONS_TO_TARGET], metrics[names.TOTAL_SECONDS]
     reached = f"{metric.label} {metric.shown(value)} after {steps:,.0f} steps"
     predicted = f"{number(steps * predicted_s)} s over the link, {number(predicted_s)} s a step"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic, sleep
@@ -19,6 +19,7 @@ from time import monotonic, sleep
 import psutil
 from pydantic import ValidationError
 
+from taugrad import __version__
 from taugrad.platform.data import token_cache
 from taugrad.platform.spec import RunSpec
 
@@ -81,10 +82,11 @@ def calibrate(
         )
     if known is not None:
         measured = known.model_copy(update={"methods": {**known.methods, **measured.methods}})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(measured.model_dump_json(indent=1))
-    Path(file.name).replace(path)
+    with suppress(OSError):  # then it is measured again the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            file.write(measured.model_dump_json(indent=1))
+        Path(file.name).replace(path)
     return measured
 
 
@@ -96,7 +98,7 @@ def file_of(spec: RunSpec, sharing: int = 1) -> Path:
         "workers": [spec.workers.count, max(1, int(spec.workers.cpus)), sharing],
         "folder": str(Path.cwd()),  # where a user's own model and data may be
         "processor": processor(),
-        "versions": {name: version(name) for name in _COMPUTED_BY},
+        "versions": {"taugrad": __version__} | {name: version(name) for name in _COMPUTED_BY},
         "python": platform.python_version(),
     }
     name = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:20]
@@ -114,14 +116,9 @@ def _kept(path: Path) -> Calibration | None:
 def processor() -> str:
     """The processor's name, and how many of them this process may use."""
     name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            label, _, value = line.partition(":")
-            if label.strip() == "model name":
-                name = value.strip()
-                break
-    except OSError:
-        pass  # not Linux
+    with suppress(OSError, StopIteration):  # not Linux
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
     return f"{name}, {os.cpu_count()}"
 
 

@@ -2,9 +2,9 @@
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from taugrad.platform.config import Config
 
@@ -21,7 +21,7 @@ _MATHIS = math.sqrt(1.5)
 
 
 class Link(Config):
-    """Every worker's link to all others, the same in both directions. A string is read by `Link.parse`."""
+    """Every worker's link to all others, the same in both directions."""
 
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Bits a second, headers included."""
@@ -33,11 +33,6 @@ class Link(Config):
     """The share of the rate that headers take; 0 if the rate was measured as payload."""
     trunk: "Trunk | None" = None
     """The trunks between sites of workers; None if there is only one site."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, given: Any) -> Any:
-        return _fields(given) if isinstance(given, str) else given
 
     @classmethod
     def parse(cls, text: str) -> "Link":

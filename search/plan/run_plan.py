@@ -8,12 +8,12 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from taugrad.platform.exit_codes import OK
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import RunSpec, SpecError, refusal
 from taugrad.platform.spec.synchronization import HybridSync, real
 from taugrad.platform.terminal import open_console, say, short
+from taugrad.platform.tracking.probe import unwritable
 
 from ..advice import PAGE, warning_of
-from ..config import refusal
 from . import table
 from .bandwidth import whatever_rate
 from .calibrated import HALF, Calibration
@@ -26,8 +26,6 @@ from .probing import PORT, ProbeError, answer, measure, slowest
 from .step_model import HYBRID
 
 MOST_WORKERS = 1000
-Draw = Callable[[Sequence[Comparison], Path], None]
-"""Draws a plan into a file."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class PlanRequest:
         sharing: how many workers share this machine.
         recalibrate: whether to measure the model again.
         calibration: a calibration file, instead of measuring.
-        output: the folder for tables and the figure.
+        output: the folder for tables.
     """
 
     links: Sequence[str]
@@ -59,8 +57,8 @@ class PlanRequest:
     output: Path | None = None
 
 
-def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> int:
-    """Makes a plan, prints it, and returns 0; `draw` draws its figure.
+def run_plan(spec: RunSpec, source: str, request: PlanRequest) -> int:
+    """Makes a plan, prints it, and returns 0.
 
     Raises:
         SpecError: something cannot be read, measured or planned.
@@ -69,6 +67,8 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
     links = _links(request)
     trunk = _trunk(request)
     candidates = _candidates(spec, source, request.methods, sites=trunk is not None)
+    if request.output is not None and (problem := unwritable(request.output)):
+        raise refusal(f"-o {request.output}: {problem}")
     console = open_console()
     if warning := warning_of([(source, spec)]):
         say(console, warning, "yellow")
@@ -102,8 +102,7 @@ def run_plan(spec: RunSpec, source: str, request: PlanRequest, draw: Draw) -> in
         request.output.mkdir(parents=True, exist_ok=True)
         (request.output / "plan.md").write_text(table.markdown(comparisons, rates), encoding="utf-8")
         (request.output / "plan.csv").write_text(table.as_csv(comparisons), encoding="utf-8")
-        draw(comparisons, request.output / "plan.png")
-        say(console, f"{short(request.output.absolute())}: plan.md, plan.csv, plan.png")
+        say(console, f"{short(request.output.absolute())}: plan.md, plan.csv")
     return OK
 
 

@@ -12,14 +12,8 @@ from .candidate import Candidate
 from .planning import Comparison
 
 HEADINGS = (
-    "method",
-    "mode",
-    "s a step",
-    "times faster than fp16",
-    "worth of a step",
-    "computing %",
-    "MB received a step",
-    "MB of memory",
+    *("method", "mode", "s a step", "times faster than fp16", "worth of a step"),
+    *("computing %", "MB received a step", "MB of memory"),
 )
 NEVER = "never"
 """Stands for a rate if none suffices."""

@@ -1,12 +1,17 @@
 """What a log is told of a run, and when; time is what the test says."""
 
 import io
+import math
+from dataclasses import replace
 
+import numpy as np
+from mlflow_data import made_up
 from rich.console import Console
 
-from taugrad.dashboards.console import LiveRun
+from taugrad.dashboards.console import ConsoleDisplay, LiveRun
 from taugrad.platform.launching.run_status import StatusUpdate
 from taugrad.platform.tasks.metric import LOSS
+from taugrad.platform.tracking import names
 from taugrad.platform.training.reporting import TRAINING, RunProgress
 
 MOST_S = 30.0
@@ -77,3 +82,39 @@ def test_a_terminal_keeps_the_last_line_of_a_run_that_has_ended():
         watch(StatusUpdate(progress(90), stages=["sending metrics to MLflow"]))
     shown = console.file.getvalue()
     assert shown.rindex("90/") > shown.rfind("sending metrics to MLflow")
+
+
+class _Store:
+    """A store that takes no files."""
+
+    tracking_uri = "sqlite:///mlflow.db"
+
+
+def ended(value: float, experiment: str) -> str:
+    """What is said at the end of a command with one run."""
+    display, text = ConsoleDisplay(), io.StringIO()
+    display.console = Console(file=text, width=200)
+    run = made_up("wgt", value)
+    curve = (np.arange(1, 4), np.array([0.1, 0.2, 0.1]))
+    display._histories = [replace(run, metrics={names.COMM_FRACTION: curve, "eval/accuracy": curve})]
+    display.compare(_Store(), [experiment])
+    return text.getvalue()
+
+
+def test_the_end_of_a_command_writes_below_its_folder_whatever_the_experiments_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = ended(0.9, "/Shared/../../team")
+    assert "-o report" in said
+    (folder,) = (tmp_path / "taugrad-runs" / "figures").iterdir()
+    assert {path.suffix for path in folder.iterdir()} == {".png", ".html", ".csv", ".md"}
+    ended(math.nan, "/Shared/../../team")  # and no figure of the first one is left
+    assert [path.name for path in folder.glob("*.png")] == ["fraction_per_iteration.png"]
+
+
+def test_the_end_of_a_command_says_that_files_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taugrad-runs").mkdir()
+    (tmp_path / "taugrad-runs" / "figures").touch()
+    said = ended(0.9, "digits")
+    assert "Not all figures and tables could be written: " in said
+    assert "taugrad dashboard digits --serve" in said

@@ -4,12 +4,11 @@ from typing import Any
 
 import psutil
 import pytest
-from benchmarks.platform.faults.commands import family
 from browser import needs_chromium, open_page, screenshot
 from servers import listeners
 
 from taugrad.dashboards import prepare, views
-from taugrad.dashboards.serving import Server, mlflow_server
+from taugrad.dashboards.serving import mlflow_server
 from taugrad.dashboards.shared_view import view_url
 from taugrad.platform.tracking import names
 
@@ -28,17 +27,18 @@ def server(prepared, tmp_path_factory):
         patch.setenv(
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false"
         )  # five more processes, which no view needs
-        with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as running:
-            started = family(running.pid)
-            yield running
+        others = psutil.Process().children(recursive=True)
+        with mlflow_server(prepared.uri, tmp_path_factory.mktemp("server") / "mlflow.log") as url:
+            started = [one for one in psutil.Process().children(recursive=True) if one not in others]
+            yield url, started
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []  # it ends with its context, and so does what it started
 
 
-def read_view(server: Server, experiment_id: str, key: str) -> Any:
+def read_view(url: str, experiment_id: str, key: str) -> Any:
     """Opens a view; what its charts hold. The UI draws what is in sight: so high a window."""
     with open_page(1500, 2600) as (page, _):
-        page.goto(view_url(server.url, experiment_id, key))
+        page.goto(view_url(url, experiment_id, key))
         page.wait_for_function("document.querySelectorAll('.js-plotly-plot').length >= 3")
         page.wait_for_timeout(1500)  # lines arrive after their axes
         screenshot(page, "mlflow-search")
@@ -57,13 +57,13 @@ def finals(prepared: Any, run_ids: list[str], metric: str) -> list[float]:
 
 def test_a_searchs_view_shows_its_front_and_dimensions(prepared, server):
     key = views.search_key(prepared.parent)
-    drawn = read_view(server, prepared.search_experiment_id, key)
+    drawn = read_view(server[0], prepared.search_experiment_id, key)
     assert ends_of_front(drawn) == pytest.approx(finals(prepared, prepared.trials, names.TOTAL_WIRE_MB_LOG10))
     (by_tau,) = [chart for chart in drawn if chart["x"] == "view/compressor.tau_log10"]
     assert len(by_tau["traces"][0]["y"]) == len(prepared.trials)
 
 
 def test_the_server_listens_on_loopback_only_and_says_no_store_in_its_command_lines(prepared, server):
-    processes = family(server.pid)
+    _, processes = server
     assert listeners(processes) == {"127.0.0.1"}
     assert prepared.uri not in " ".join(" ".join(process.cmdline()) for process in processes)

@@ -79,6 +79,18 @@ def test_speed_and_compression_by_tau(groups):
     assert seconds.get_yscale() == "linear"
 
 
+def test_floors_are_joined_where_tau_is_the_same():
+    values = {("0", "1"): 0.90, ("0", "3"): 0.94, ("0.1", "1"): 0.91, ("0.1", "3"): 0.93}
+    runs = [
+        mlflow_data.made_up("entropy", value, **{"compressor.tau": tau, "compressor.floor": floor})
+        for (tau, floor), value in values.items()
+    ]
+    axes = sweeps.value_by_floor(by_setting(runs)).axes[0]
+    color = RULES["entropy"].color
+    assert has_line(axes, [1, 3], [90, 94], color)
+    assert has_line(axes, [1, 3], [91, 93], color)
+
+
 def test_bits_by_epoch(prepared, shown):
     figure = figures.bits_per_epoch(shown)
     for run in shown:

@@ -6,8 +6,9 @@ from typing import Any
 import mlflow_data
 import pytest
 
-from taugrad.dashboards import prepare, shared_view, views
+from taugrad.dashboards import prepare, serving, shared_view, views
 from taugrad.dashboards.runs import all_runs
+from taugrad.platform.spec import SpecError
 from taugrad.platform.tracking import names
 
 
@@ -107,3 +108,10 @@ def test_the_command_prints_where_to_look(prepared, monkeypatch, capsys):
     for key in (views.COMPARISON_KEY, views.search_key(prepared.parent)):
         path = f"#/experiments/{prepared.search_experiment_id}/runs?viewStateShareKey={key}"
         assert f"http://127.0.0.1:5000/{path}&compareRunsMode=CHART" in said
+
+
+def test_a_server_that_does_not_start_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving.sys, "executable", "/bin/false")
+    with pytest.raises(SpecError, match="--serve: mlflow server ended with code 1"):
+        with serving.mlflow_server("sqlite:///mlflow.db", tmp_path / "log"):
+            pass

@@ -109,3 +109,9 @@ BARE, TOP = "the accuracy without compression", "the most accurate one"
 )
 def test_the_proposed_point_is_the_one_that_the_objective_prefers(objective, place, why):
     assert objective.proposed(POINTS) == (POINTS[place], why)
+
+
+def test_of_points_that_learned_nothing_the_best_is_on_the_front():
+    dear, cheap = TrialOutcome(0.0, 2e6), TrialOutcome(0.0, 1e6)
+    assert Objective("accuracy_per_wire_gb", ACCURACY).best([dear, cheap]) is cheap
+    assert front([dear, cheap], ACCURACY) == [cheap]

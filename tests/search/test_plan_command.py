@@ -50,7 +50,7 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
     assert float(match[1]) == pytest.approx(by_hand, rel=0.01)
     assert "At 100gbit,0ms, 16 workers compression does not pay: " in printed
     assert "not what it learns" in printed
-    assert (tmp_path / "out" / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"plan.md", "plan.csv"}
     lines = (tmp_path / "out" / "plan.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 4
     written = (tmp_path / "out" / "plan.md").read_text()
@@ -60,6 +60,16 @@ def test_the_command_prints_and_writes_what_it_predicts(tmp_path, capsys):
     # 99% of the time leave half a millisecond of the 50, and the delay alone is 5.
     assert "| wgt(tau=0.001) | allgather |" in written.split("4 workers, delay 5 ms")[1]
     assert "| never |" in written.split("4 workers, delay 5 ms")[1]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("taugrad.search.plan.run_plan.calibrated", lambda *_, **__: pytest.fail("measured"))
+    spec = write_digits(tmp_path, "digits", compressor="wgt(0.001)")
+    folder = tmp_path / spec / "out"
+    assert cli.main(["plan", str(tmp_path / spec), "--link", "1gbit", "-o", str(folder)]) == 2
+    assert f"-o {folder}: " in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
@@ -97,6 +107,13 @@ def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
     assert measured[1:] == [[line]]
     assert kept.calibrate(spec, [line]) == renewed
     assert renewed.compute_s == 9.0
+    usual = kept.file_of(spec)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "__version__", "9")
+        assert kept.file_of(spec) != usual
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert kept.calibrate(spec, [line]).compute_s == 9.0
 
 
 def test_a_link_is_measured_between_two_ends():

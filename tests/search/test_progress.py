@@ -8,7 +8,9 @@ import pytest
 from trials import report, told
 
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.allowing import allowed
 from taugrad.platform.spec.reading import read_spec
+from taugrad.search import run_search
 from taugrad.search.outputs import folder_of, picked, write_outputs
 from taugrad.search.progress import SearchProgress
 from taugrad.search.sampling import make_sampler
@@ -132,7 +134,11 @@ def test_the_files_say_what_was_found_and_each_point_is_a_spec(start):
     failed = progress.begin(point(0.04))
     progress.end(failed.number, "failed", "a, b")
     folder = folder_of("find", "taugrad")
+    mine = folder / "front" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
     files = write_outputs(progress, folder)
+    assert mine.exists()
     assert [path.name for path in files] == ["front.csv", "trials.csv", "1.yaml", "2.yaml"]
     with files[0].open() as file:
         front = list(csv.DictReader(file))
@@ -210,3 +216,32 @@ def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     assert "search mine: ended after 3 of 4 trials; run the same command again to continue" in text
     assert "Train point 1, which sends least within 0.5 points of the most accurate one: " in text
     assert text.count("find.yaml --search.name mine --pick 1") == 1
+
+
+def test_the_proposed_command_works_where_code_is_named(start, tmp_path):
+    (tmp_path / "find.yaml").write_text((tmp_path / "find.yaml").read_text() + "extensions: [json]\n")
+    with allowed(given=True):
+        progress = start()
+        report(progress, progress.begin(point(0.01)).number, [0.9], 1)
+        assert "--pick 1 --allow-custom" in told(progress)[1]
+        progress = start("--search.evaluate", "mine:train")
+    text = " ".join(told(progress)[1].split())
+    assert "--pick" not in text
+    assert text.count("front/1.yaml: train it by mine:train") == 1
+
+
+def test_a_search_whose_front_cannot_be_drawn_ends_all_the_same(start, monkeypatch):
+    logged = []
+    monkeypatch.setattr(run_search, "tag_endings", lambda *_: None)
+    monkeypatch.setattr(
+        run_search, "finish_parent", lambda _, __, files, status: logged.extend([*files, status])
+    )
+    progress = start()
+    report(progress, progress.begin(point(0.01)).number, [0.9], 0)
+
+    def draw(*_):
+        raise ValueError("no bytes")
+
+    run_search._leave(progress, None, draw, "FINISHED")
+    assert [path.name for path in logged[:-1]] == ["front.csv", "trials.csv", "1.yaml"]
+    assert logged[-1] == "FINISHED"

@@ -7,6 +7,8 @@ import pytest
 
 from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
+from taugrad.search import run_search
+from taugrad.search.outputs import folder_of
 from taugrad.search.reading import read_search
 from taugrad.search.search import corner_specs
 from taugrad.search.space import dimensions
@@ -90,6 +92,30 @@ def test_the_baseline_is_the_same_run_without_compression(read):
     assert (baseline.seed, baseline.data, baseline.model) == (middle.seed, middle.data, middle.model)
 
 
+@pytest.mark.parametrize(
+    ("sync", "method"),
+    [("{mode: gradients, authenticated: true}", "wgt"), ("{mode: gradients, pattern: collective}", "linear")],
+)
+def test_a_search_without_a_baseline_has_none_to_check(read, monkeypatch, sync, method):
+    checked = []
+    monkeypatch.setattr(run_search, "check", lambda spec, *_, **__: checked.append(spec.compressor.kind))
+    text = f"data: {{kind: digits}}\nmodel: {{kind: mlp}}\nsync: {sync}\ncompressor: {{kind: {method}}}"
+    search = read(text, "--training.epochs", "{int: [1, 2]}")
+    with pytest.raises(SpecError, match=r"without compression: [^$]*search\.baseline = false"):
+        run_search._check(search, corner_specs(search))
+    checked.clear()
+    search = read(text, "--training.epochs", "{int: [1, 2]}", "--search.baseline", "false")
+    run_search._check(search, corner_specs(search))
+    assert checked == [method]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a."])
+def test_a_search_stays_in_its_folder(read, name):
+    with pytest.raises(SpecError, match=r"search\.name"):
+        read(SPEC, "--search.name", name)
+    assert folder_of("x", name).resolve().parent.name not in ("taugrad-runs", "searches")
+
+
 def test_budgets_do_not_make_another_search_but_ranges_do(read):
     same = read(SPEC + "search: {trials: 9, minutes: 3, objective: accuracy_per_wire_gb}")
     assert read(SPEC).identity() == same.identity()
@@ -116,9 +142,7 @@ def test_another_alternative_of_a_choice_or_experiment_makes_another_search(read
 
 def test_a_value_for_a_range_inside_a_choice_is_refused(read, monkeypatch):
     inside = "compressor: {choice: [{kind: wgt, tau: {choice: [{log: [0.1, 1]}, 2]}}, 'bgt(0.1)']}"
-    read(
-        inside, "--compressor", "qgt(1)", "--training.epochs", "{int: [1, 2]}"
-    )  # instead of the whole choice
+    read(inside, "--compressor", "qgt(1)", "--training.epochs", "{int: [1, 2]}")
     with pytest.raises(SpecError, match=r"--compressor\.tau: is inside a choice; give its value there"):
         read(inside, "--compressor.tau", "0.5")
     monkeypatch.setenv("TAUGRAD_COMPRESSOR__TAU", "0.5")

@@ -5,7 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .shared import SPEC_HELP, add_output, add_spec_command, refuse, train_specs
+from taugrad.platform.spec import refusal
+
+from .shared import SPEC_HELP, add_output, add_spec_command, train_specs
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
@@ -149,9 +151,9 @@ def _read_target(options: argparse.Namespace, given: list[str]) -> "TargetReques
     others += ["--once"] * options.once
     if others and options.target is None:
         option = f"--{given[0].replace('_', '-')}"
-        refuse(f"{option} with {others[0]}: {option} needs --target; leave one out")
+        raise refusal(f"{option} with {others[0]}: {option} needs --target; leave one out")
     if others:
-        refuse(f"--target {options.target} with {others[0]}: these cannot be combined; leave one out")
+        raise refusal(f"--target {options.target} with {others[0]}: these cannot be combined; leave one out")
     return TargetRequest.read(
         options.target,
         options.link,

@@ -1,15 +1,14 @@
 """`taugrad plan`: what can be said before a training."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .shared import SPEC_HELP, add_output, add_spec_command, refuse
+from taugrad.platform.spec import refusal
+
+from .shared import SPEC_HELP, add_output, add_spec_command
 
 if TYPE_CHECKING:
-    from taugrad.search.plan.planning import Comparison
-
     from .shared import Commands
 
 
@@ -83,21 +82,21 @@ def add_plan(commands: "Commands") -> None:
         metavar="FILE",
         help="use this calibration from another machine instead of measuring",
     )
-    add_output(parser, "DIR", "write the tables and a figure to this folder")
+    add_output(parser, "DIR", "write the tables to this folder")
 
 
 def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
     """Makes a plan, or answers measurements of other machines."""
     if options.answer is not None:
         if options.spec is not None or overrides:
-            refuse("--answer: takes no SPEC and no fields")
+            raise refusal("--answer: takes no SPEC and no fields")
         from taugrad.search.plan.run_plan import run_answer  # noqa: PLC0415
 
         return run_answer(options.answer)
     if options.spec is None:
-        refuse("SPEC: is missing; try experiments/quickstart/2-wgt.yaml")
+        raise refusal("SPEC: is missing; try experiments/quickstart/2-wgt.yaml")
     if options.share_of_machine < 1:
-        refuse(f"--share-of-machine {options.share_of_machine}: must be at least 1")
+        raise refusal(f"--share-of-machine {options.share_of_machine}: must be at least 1")
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
     from taugrad.search.plan.run_plan import PlanRequest  # noqa: PLC0415
     from taugrad.search.plan.run_plan import run_plan as run  # noqa: PLC0415
@@ -114,25 +113,4 @@ def run_plan(options: argparse.Namespace, overrides: list[str]) -> int:
         calibration=options.calibration,
         output=options.output,
     )
-    return run(read_spec(options.spec, overrides), str(options.spec), request, draw_plan)
-
-
-def draw_plan(comparisons: "Sequence[Comparison]", path: Path) -> None:
-    """Draws a plan into a file."""
-    from taugrad.dashboards.figures import save  # noqa: PLC0415
-    from taugrad.dashboards.plan import PlannedStep, planned_steps  # noqa: PLC0415
-    from taugrad.dashboards.style import as_written  # noqa: PLC0415
-
-    steps = [
-        PlannedStep(
-            str(comparison.link),
-            comparison.workers,
-            str(candidate),
-            candidate.seconds,
-            candidate.step.compute_s,
-        )
-        for comparison in comparisons
-        for candidate in comparison.candidates
-    ]
-    with as_written():
-        save(planned_steps(steps), path)
+    return run(read_spec(options.spec, overrides), str(options.spec), request)

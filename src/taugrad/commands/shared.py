@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
@@ -78,13 +78,6 @@ def add_spec_command(
     )
     command.set_defaults(handler=handler, takes_fields=True)
     return command
-
-
-def refuse(problem: str) -> NoReturn:
-    """Raises SpecError: the command line is wrong."""
-    from taugrad.platform.spec import COMMAND_LINE, SpecError  # noqa: PLC0415
-
-    raise SpecError(COMMAND_LINE, problem)
 
 
 def train_specs(specs: "Sequence[tuple[str, RunSpec]]") -> int:

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taugrad.platform.spec import refusal
+
 from .auto import read_auto
-from .shared import add_spec_command, refuse
+from .shared import add_spec_command
 from .train import read_train
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def run_submit(parser: argparse.ArgumentParser, options: argparse.Namespace, ove
     command = words.pop(0) if len(words) > 1 and words[0] in SUBMITTED else "train"
     job_options, fields = parser.parse_known_args([command, *words, *overrides])
     if getattr(job_options, "resume", None):
-        refuse(f"--resume {job_options.resume}: submit does not have this option")
+        raise refusal(f"--resume {job_options.resume}: submit does not have this option")
     if command == "train":
         read_train(job_options, fields)
     elif command == "auto":

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .shared import SPEC_HELP, add_spec_command, refuse, train_specs
+from taugrad.platform.spec import refusal
+
+from .shared import SPEC_HELP, add_spec_command, train_specs
 
 if TYPE_CHECKING:
     from taugrad.platform.spec import RunSpec
@@ -41,7 +43,7 @@ def run_train(options: argparse.Namespace, overrides: list[str]) -> int:
 
     changes = worker_changes(overrides, [str(spec) for spec in options.specs])
     if changes is None:
-        refuse(
+        raise refusal(
             "--resume uses the run's own spec; the only other arguments that it accepts are "
             + ", ".join(f"--workers.{field}" for field in CHANGEABLE)
         )
@@ -79,5 +81,5 @@ def read_train(options: argparse.Namespace, overrides: list[str]) -> "list[tuple
     from taugrad.platform.spec.reading import read_spec  # noqa: PLC0415
 
     if not options.specs:
-        refuse("SPEC: is missing; try experiments/quickstart/*.yaml")
+        raise refusal("SPEC: is missing; try experiments/quickstart/*.yaml")
     return [(str(path), read_spec(path, overrides)) for path in options.specs]
