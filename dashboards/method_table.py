@@ -23,14 +23,14 @@ class Column(NamedTuple):
     """None where a group's runs did not log it."""
     write: Callable[[float], str]
     has_spread: bool = False
-    """Whether half of the interval follows, where there are several seeds."""
+    """Whether half of the interval follows, where there is one: from three seeds on."""
 
     def cell(self, group: Group) -> str:
         """The text of a group's cell."""
         value = self.of(group)
         if value is None:
             return MISSING
-        spread = f" ± {self.write(value.spread)}" if self.has_spread and value.count > 1 else ""
+        spread = f" ± {self.write(value.spread)}" if self.has_spread and value.count > 2 else ""
         return self.write(value.mean) + spread
 
 

@@ -46,6 +46,8 @@ def report(experiment: str, folder: Path, server: str | None = None, only: str =
             finished, or the folder cannot be written.
     """
     gc.set_threshold(100_000, 20, 20)  # looking for unused cycles took a seventh of a report's time
+    if server and not server.startswith(("http://", "https://")):
+        raise SpecError(COMMAND_LINE, f"--server {server}: must begin with http:// or https://")
     client = answering_client(writes=False)
     experiment_id = find_experiment(client, experiment)
     if problem := unwritable(folder):

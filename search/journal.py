@@ -193,8 +193,8 @@ class Record:
 
     @property
     def ended(self) -> list[Trial]:
-        """Trials that ended, in the order of their numbers; without the baseline."""
-        trials = [trial for trial in self.trials.values() if trial.ending and trial.number != BASELINE]
+        """Trials that ended, in the order of their numbers; without the baseline. For any thread."""
+        trials = [trial for trial in list(self.trials.values()) if trial.ending and trial.number != BASELINE]
         return sorted(trials, key=lambda trial: trial.number)
 
     @property
@@ -205,7 +205,7 @@ class Record:
     @property
     def spent_bytes(self) -> float:
         """Bytes of all trials and the baseline."""
-        return sum(trial.spent_bytes for trial in self.trials.values())
+        return sum(trial.spent_bytes for trial in list(self.trials.values()))
 
     def reopen(self, seeds: int, *, failed: bool) -> None:
         """Treats full trials with fewer seeds as interrupted ones, and, if wanted, failed trials."""

@@ -4,6 +4,7 @@ import csv
 import io
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def _figures(progress: SearchProgress, point: Point) -> list[str]:
     ]
     numbers = [*scaled, point.wire_bytes / 1e6, smaller, None if smaller is None else smaller / 2]
     if metric == ACCURACY:
-        numbers.append(accuracy_per_wire_gb(point))
+        numbers.append(accuracy_per_wire_gb(replace(point, value=point.mean)))
     return [_number(number) for number in numbers]
 
 

@@ -89,7 +89,9 @@ def _run(
 
     progress.unfinished = unfinished()
     live = LiveSearch(console, progress)
-    _announce(console, progress, client)
+    done = f", {len(progress.record.ended)} of them done" if progress.record.ended else ""
+    goes_to = f"metrics go to {masked(client.tracking_uri)}"
+    say(console, f"search {search.name}: {search.settings.trials} trials{done}; {goes_to}")
     problem = ""
     status: Status = "KILLED"
     try:
@@ -209,12 +211,6 @@ def _open_parent(client: "MlflowClient", journal: SearchJournal, search: Search,
     except TrackingError as error:
         raise SpecError("experiment", str(error)) from None
     journal.add(Began(identity=search.identity(), parent_run=parent, metric=search.metric.name))
-
-
-def _announce(console: Console, progress: SearchProgress, client: "MlflowClient") -> None:
-    record, name, place = progress.record, progress.search.name, masked(client.tracking_uri)
-    went_on = f", {len(record.ended)} of them done" if record.ended else ""
-    say(console, f"search {name}: {progress.settings.trials} trials{went_on}; metrics go to {place}")
 
 
 def _leave(progress: SearchProgress, client: "MlflowClient", draw: Draw, status: Status) -> None:

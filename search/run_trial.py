@@ -201,11 +201,15 @@ def _evaluated(
     """Runs a user's own training."""
     outcome: TrialOutcome | None = None
     expected = _expected_evaluations(spec)
-    for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
-        outcome = TrialOutcome(float(value), float(wire_bytes))
-        client.log_metric(run_id, names.eval_metric(metric.name), outcome.value, step=count)
-        client.log_metric(run_id, names.TOTAL_WIRE_GB, outcome.wire_bytes / 1e9, step=count)
-        notify(TrainingState(count, min(1.0, count / expected), outcome))
+    journal = MetricsJournal(client.tracking_uri, run_id, print, client)
+    try:
+        for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
+            outcome = TrialOutcome(float(value), float(wire_bytes))
+            wire_gb = {names.TOTAL_WIRE_GB: outcome.wire_bytes / 1e9}
+            journal.log(count, {names.eval_metric(metric.name): outcome.value} | wire_gb)
+            notify(TrainingState(count, min(1.0, count / expected), outcome))
+    finally:
+        journal.close(_DELIVERY_S)
     if outcome is None:
         raise ValueError(f"{evaluate} yielded no epoch")
     return outcome

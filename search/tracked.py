@@ -78,8 +78,7 @@ def reconcile(
     for run in _children(client, journal.record.parent_run):
         run_id, status = str(run.info.run_id), str(run.info.status)
         print_ = str(run.data.tags.get(names.TAG_SPEC_HASH, ""))
-        trial = str(run.data.tags.get(names.TAG_TRIAL, ""))
-        number = BASELINE if trial == "baseline" else int(trial) if trial.isdecimal() else None
+        number = _number(run)
         outcome = outcome_of(run.data.metrics, metric) if status == "FINISHED" else None
         done = outcome is not None and math.isfinite(outcome.value)
         journaled = print_ in journal.record.trainings or number not in journal.record.trials
@@ -88,8 +87,8 @@ def reconcile(
             journal.add(Trained(number=number, fingerprint=print_, seed=seed, **fields))
         elif status == "RUNNING":
             finish_run(client, run_id, "KILLED")
-        ended = number is not None and journal.record.trials.get(number)
-        if resumable and not done and ended and ended.ending is None:
+        trial = journal.record.trials.get(number)
+        if resumable and not done and trial is not None and trial.ending is None:
             unfinished[print_] = run_id
     return unfinished
 
@@ -99,11 +98,16 @@ def _children(client: "MlflowClient", parent: str) -> "Iterable[Run]":
     return every_run(client, [experiment], f"tags.`{names.TAG_PARENT}` = '{parent}'")
 
 
+def _number(run: "Run") -> int:
+    """The number of a training's trial; one that no trial has for a run that a user's code nests there."""
+    tag = run.data.tags.get(names.TAG_TRIAL, "")
+    return int(tag) if tag.isdecimal() else BASELINE if tag == "baseline" else BASELINE - 1
+
+
 def tag_endings(client: "MlflowClient", journal: SearchJournal) -> None:
     """Tags every training with the ending of its trial, and ends trainings in the state RUNNING."""
     for run in list(_children(client, journal.record.parent_run)):
-        tag = run.data.tags.get(names.TAG_TRIAL, "")
-        trial = journal.record.trials.get(BASELINE if tag == "baseline" else int(tag))
+        trial = journal.record.trials.get(_number(run))
         if str(run.info.status) == "RUNNING":
             failed = trial is not None and trial.ending == "failed"
             finish_run(client, str(run.info.run_id), "FAILED" if failed else "KILLED")

@@ -36,8 +36,8 @@ def answer(port: int, ready: Callable[[int], None] = lambda _: None, *, once: bo
                     connection.settimeout(_TIMEOUT_S)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     _serve(connection)
-            except (ConnectionError, TimeoutError):
-                continue  # the client has disconnected
+            except OSError:
+                continue  # the client has disconnected, or its network is away
             if once:
                 return
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from taugrad.dashboards import statements, verdict
 from taugrad.dashboards.groups import by_setting, estimate
-from taugrad.dashboards.method_table import change_cell
+from taugrad.dashboards.method_table import change_cell, columns
 from taugrad.dashboards.runs import RunHistory
 from taugrad.platform.tasks.claims import CONFIDENCE, Difference, difference, interval, wilson
 from taugrad.platform.tasks.metric import ACCURACY, LOSS
@@ -107,6 +107,15 @@ def test_runs_that_differ_in_seed_name_and_storage_are_one_setting():
     results = by_setting([first, second, third, bare])
     assert [group.runs for group in results] == [(bare,), (first, second), (third,)]
     assert results[1].estimate("eval/accuracy", 100).mean == pytest.approx(85)
+
+
+def test_two_seeds_have_no_interval_to_halve():
+    first, *_ = columns(ACCURACY)
+    two, three = (
+        by_setting([made_up("wgt", 0.9 + seed / 100, seed) for seed in range(n)])[0] for n in (2, 3)
+    )
+    assert first.cell(two) == "90.50"
+    assert first.cell(three).startswith("91.00 ± 2.48")  # t(0.975, 2) / sqrt(3)
 
 
 def test_a_run_that_was_stopped_early_is_left_out():

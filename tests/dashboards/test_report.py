@@ -108,6 +108,11 @@ def test_nothing_finished_is_said(prepared, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_server_without_a_scheme_is_refused(tmp_path):
+    with pytest.raises(SpecError, match=r"--server mlflow\.example:5000: must begin with http"):
+        report.report("compared", tmp_path, "mlflow.example:5000")
+
+
 def test_histories_are_those_that_mlflow_returns(prepared):
     """With NaN, infinities, and several values at one step, the last of which was logged last."""
     client = prepared.client

@@ -112,6 +112,6 @@ def test_the_command_prints_where_to_look(prepared, monkeypatch, capsys):
 
 def test_a_server_that_does_not_start_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(serving.sys, "executable", "/bin/false")
-    with pytest.raises(SpecError, match="--serve: mlflow server ended with code 1"):
-        with serving.mlflow_server("sqlite:///mlflow.db", tmp_path / "log"):
-            pass
+    server = serving.mlflow_server("sqlite:///mlflow.db", tmp_path / "log")
+    with pytest.raises(SpecError, match="--serve: mlflow server ended with code 1"), server:
+        pass

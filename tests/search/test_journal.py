@@ -3,6 +3,7 @@
 import resource
 import signal
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import trials
@@ -159,3 +160,19 @@ def test_a_trial_that_begins_anew_has_done_nothing_yet(path):
     assert (trial.evaluation, trial.share) == (1, 0.5)
     journal.add(Started(**again, goes_on=False))
     assert (trial.evaluation, trial.share) == (0, 0.0)
+
+
+def test_what_has_ended_is_counted_while_trials_begin(path):
+    """As a log's own thread does."""
+    record = SearchJournal(path).record
+
+    class Begins:
+        number, spent_bytes = 0, 1.0
+
+        @property
+        def ending(self):
+            record.trials[len(record.trials)] = SimpleNamespace(number=1, ending=None)
+            return "full"
+
+    record.trials[0] = Begins()
+    assert len(record.ended) == 1

@@ -12,6 +12,7 @@ from taugrad import cli
 from taugrad.compressors.methods import read_config
 from taugrad.platform.spec import RunSpec
 from taugrad.search.plan import calibration as kept
+from taugrad.search.plan import probing
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.probing import answer, measure, slowest
 
@@ -116,7 +117,7 @@ def test_a_model_is_measured_once_and_again_on_request(tmp_path, monkeypatch):
     assert kept.calibrate(spec, [line]).compute_s == 9.0
 
 
-def test_a_link_is_measured_between_two_ends():
+def test_a_link_is_measured_between_two_ends(monkeypatch):
     ports: list[int] = []
     listening = threading.Event()
 
@@ -124,9 +125,20 @@ def test_a_link_is_measured_between_two_ends():
         ports.append(port)
         listening.set()
 
+    served = []
+
+    def serve(connection, really=probing._serve):
+        served.append(connection)
+        if len(served) == 1:
+            raise OSError(113, "No route to host")
+        really(connection)
+
+    monkeypatch.setattr(probing, "_serve", serve)
     other = threading.Thread(target=answer, args=(0, ready), kwargs={"once": True}, daemon=True)
     other.start()
     assert listening.wait(10)
+    with pytest.raises(probing.ProbeError):
+        measure("127.0.0.1", ports[0])
     result = measure("127.0.0.1", ports[0])
     other.join(10)
     assert not other.is_alive()

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from trials import report, told
@@ -10,8 +11,9 @@ from trials import report, told
 from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.allowing import allowed
 from taugrad.platform.spec.reading import read_spec
-from taugrad.search import run_search
-from taugrad.search.outputs import folder_of, picked, write_outputs
+from taugrad.platform.tracking import names
+from taugrad.search import run_search, tracked
+from taugrad.search.outputs import folder_of, front_csv, picked, write_outputs
 from taugrad.search.progress import SearchProgress
 from taugrad.search.sampling import make_sampler
 from taugrad.search.trial import Task
@@ -245,3 +247,26 @@ def test_a_search_whose_front_cannot_be_drawn_ends_all_the_same(start, monkeypat
     run_search._leave(progress, None, draw, "FINISHED")
     assert [path.name for path in logged[:-1]] == ["front.csv", "trials.csv", "1.yaml"]
     assert logged[-1] == "FINISHED"
+
+
+def test_runs_of_a_users_own_below_a_search_are_left_alone(start, monkeypatch):
+    progress, tagged = start(), []
+    report(progress, progress.begin(point(0.01)).number, [0.9], 1)
+    children = [
+        SimpleNamespace(
+            info=SimpleNamespace(run_id=run_id, status="FINISHED"),
+            data=SimpleNamespace(tags={names.TAG_TRIAL: trial} if trial else {}),
+        )
+        for run_id, trial in (("mine", ""), ("run0", "0"))
+    ]
+    monkeypatch.setattr(tracked, "_children", lambda *_: children)
+    tracked.tag_endings(SimpleNamespace(set_tag=lambda *tag: tagged.append(tag)), progress.journal)
+    assert tagged == [("run0", names.TAG_ENDING, "full")]
+
+
+def test_the_ratio_is_that_of_the_accuracy_beside_it(start):
+    progress = start()
+    report(progress, progress.begin(point(0.01)).number, [0.9, 0.8], 10)
+    (row,) = csv.DictReader(front_csv(progress).splitlines())
+    assert float(row["accuracy_percent"]) == pytest.approx(85)
+    assert float(row["accuracy_percent_per_wire_gb"]) == pytest.approx(85 / 0.01)

@@ -48,6 +48,16 @@ def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
     assert run.data.metrics["eval/accuracy"] == pytest.approx(0.21)
 
 
+def test_a_metric_that_the_store_does_not_take_ends_no_training(here, monkeypatch):
+    def away(*_, **__):
+        raise OSError("no store")
+
+    monkeypatch.setattr(MlflowClient, "log_metric", away)
+    reports = []
+    run_task(task(seeds=(0,)), here, reports.append)
+    assert reports[-1]["full"]
+
+
 def test_known_trainings_are_taken_over(here):
     first = RunSpec.model_validate({"seed": 0, "training": {"epochs": 2}}).fingerprint()
     known = {first: TrialOutcome(0.5, 7.0, run_id="earlier")}
