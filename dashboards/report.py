@@ -76,13 +76,14 @@ def write_report(
     runs = compared_runs(everything)
     found = comparisons(by_setting(runs))
     if not found:
-        counted = Counter(
-            str(run.info.status).lower() for run in everything if names.PARAM_RULE in run.data.params
-        )
+        trained = (run for run in everything if names.PARAM_RULE in run.data.params)
+        counted = Counter(str(run.info.status).lower() for run in trained)
         ended = ", ".join(f"{count} {status}" for status, count in counted.items()) or "there are none yet"
-        which = f"no run of taugrad{f' within --filter {only!r}' if only else ''}"
-        problem = f"{which} has finished with a metric and bytes sent ({ended})"
-        raise SpecError(COMMAND_LINE, f"EXPERIMENT {experiment!r}: {problem}")
+        within = f" within --filter {only!r}" if only else ""
+        raise SpecError(
+            COMMAND_LINE,
+            f"EXPERIMENT {experiment!r}: no run{within} has finished with a metric and bytes sent ({ended})",
+        )
     groups = found[0].groups
     shown = with_histories(client, [group.runs[0] for group in verdict.representatives(groups)], CURVES)
     detailed = _detailed(client, groups, shown)

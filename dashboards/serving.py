@@ -56,14 +56,16 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            ended = f"ended with code {process.returncode}: {_tail(log)}"
-            raise SpecError(COMMAND_LINE, f"--serve: mlflow server {ended}")
+            raise SpecError(
+                COMMAND_LINE, f"--serve: mlflow server ended with code {process.returncode}: {_tail(log)}"
+            )
         # Whatever keeps it from answering, it may be about to.
         with contextlib.suppress(OSError), direct.open(f"{url}/health", timeout=2):
             return
         time.sleep(0.3)
-    problem = f"--serve: mlflow server did not answer at {url} within {_START_S:.0f} s: {_tail(log)}"
-    raise SpecError(COMMAND_LINE, problem)
+    raise SpecError(
+        COMMAND_LINE, f"--serve: mlflow server did not answer at {url} within {_START_S:.0f} s: {_tail(log)}"
+    )
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

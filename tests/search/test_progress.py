@@ -226,8 +226,7 @@ def test_the_proposed_command_works_where_code_is_named(start, tmp_path):
         progress = start()
         report(progress, progress.begin(point(0.01)).number, [0.9], 1)
         assert "--pick 1 --allow-custom" in told(progress)[1]
-        progress = start("--search.evaluate", "mine:train")
-    text = " ".join(told(progress)[1].split())
+        text = " ".join(told(start("--search.evaluate", "mine:train"))[1].split())
     assert "--pick" not in text
     assert text.count("front/1.yaml: train it by mine:train") == 1
 

