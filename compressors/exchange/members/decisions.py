@@ -172,8 +172,8 @@ class _Status:
     report: Report | None = None
     left_out: int = 0
     continued_at: float | None = None
-    """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet: what
-    comes before the first offer, such as compiling, says nothing."""
+    """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet:
+    the time before a first offer, such as that of compiling, is no measure."""
     seconds: float = inf
     """From that until two members held the next one, the last time."""
 
