@@ -178,7 +178,7 @@ class ReduceScatterState(StepState):
         received = [rows.row.read(self._ops.array(message[:-_MARK_BYTES])) for message in arrived]
         rows.row.total(received, workers if op == dist.ReduceOp.AVG else 1, total)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):  # it does not tell its factor
-            total.div_(torch.full((), named.group.gradient_divide_factor or 1.0, device=total.device))
+            total.div_(total.new_full((), named.group.gradient_divide_factor or 1.0))
         total.add_(arrived[:, -_MARK_BYTES:].contiguous().view(torch.float32).sum())
         if total is not shard:
             shard.copy_(total)

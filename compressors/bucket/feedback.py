@@ -171,7 +171,8 @@ def recut(states: Sequence[Mapping[str, Any]], slices: Mapping[str, ParameterSli
         for former in states:
             for name, kept in former[kind].items():
                 if name in slices:
-                    whole = wholes.setdefault(name, torch.zeros(slices[name].whole))
+                    zeros = torch.zeros(slices[name].whole, dtype=torch.float32, device="cpu")
+                    whole = wholes.setdefault(name, zeros)
                     start = former["starts"][name]
                     whole[start : start + kept.numel()] = kept
         state[kind] = {name: whole[slices[name].start : slices[name].stop] for name, whole in wholes.items()}

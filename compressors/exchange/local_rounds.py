@@ -584,7 +584,8 @@ class LocalRounds:
 
 def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A flat copy in the host's memory, which is pinned where the tensor is on a GPU."""
-    copy = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, pin_memory=tensor.is_cuda)
+    dtype, pinned = dtype or tensor.dtype, tensor.is_cuda
+    copy = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=pinned)
     return copy.copy_(tensor).reshape(-1)
 
 

@@ -41,7 +41,7 @@ class Natural(Stochastic):
         scaled = sums.abs() * _power(-exponents)
         scaled.masked_fill_(rows.largest[rows.owners[at], None] == 0, 0)
         bits = scaled.view(torch.int32)
-        power, fraction = (bits >> 23) - 127, (bits & 0x7FFFFF) * 2.0**-23
+        power, fraction = (bits >> 23) - 127, (bits & 0x7FFFFF).float() * 2.0**-23
         below = power < _LOWEST
         up = rows.uniform(at) < torch.where(below, scaled * 2.0**-_LOWEST, fraction)
         power = torch.where(below, _LOWEST, power + up).clamp_(max=_HIGHEST)

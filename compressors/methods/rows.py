@@ -79,10 +79,10 @@ class Rows:
         """Tensors [n], one per parameter, in rows; zeros for None."""
         import torch  # noqa: PLC0415
 
-        zeros, pads = torch.zeros(self._length, device=self._given.ops.device), -self._sizes % self._length
-        pieces = []
+        zeros = torch.zeros(self._length, dtype=torch.float32, device=self._given.ops.device)
+        pieces, pads = [], -self._sizes % self._length
         for tensor, n, pad in zip(tensors, self._sizes.tolist(), pads.tolist(), strict=True):
-            pieces += [zeros[:1].expand(n) if tensor is None else tensor, zeros[:pad]]
+            pieces += [zeros[:1].expand(n) if tensor is None else tensor.float(), zeros[:pad]]
         return torch.cat(pieces).view(-1, self._length)
 
     def pieces(self) -> Iterator[slice]:

@@ -378,7 +378,8 @@ class EngineReader(StreamReader):
 
     def _whole(self, plan: Sequence[Link]) -> tuple[dict[str, Entry], Summary]:
         """All tensors of the last number of a plan, in the host's memory."""
-        fresh = {name: torch.empty(t.row.shape, dtype=t.dtype) for name, t in self._tensors.items()}
+        tensors = self._tensors.items()
+        fresh = {name: torch.empty(t.row.shape, dtype=t.dtype, device="cpu") for name, t in tensors}
         entries, after = entries_of(fresh, writable=True), self._weights
         for number, names in plan:
             try:

@@ -13,15 +13,18 @@ import torch.distributed as dist
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
+from workbench import other_defaults
 
 from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
 from taugrad.compressors.exchange.agreement import described, difference, flattened
+from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine, run, run_lockstep
+from taugrad.compressors.exchange.patterns import pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
@@ -122,6 +125,25 @@ def test_a_message_goes_from_the_host_where_the_group_takes_it(
 def test_a_lost_peer_crosses_processes() -> None:
     lost = pickle.loads(pickle.dumps(PeerLost(1, "is gone")))
     assert (lost.worker, str(lost)) == (1, "worker 1 is gone")
+
+
+@pytest.mark.parametrize("pattern", ["allgather", "ring", "sharded"])
+def test_a_mean_is_float32_whatever_torchs_defaults_are(pattern: str) -> None:
+    method, gradients = read_config("linear(8)"), [torch.randn(40), torch.randn(60)]
+
+    def mean() -> list[bytes]:
+        workers = [Worker(ops_for(torch.device("cpu")), rank, 2) for rank in range(2)]
+        patterns = [pattern_for(pattern, method, method, worker, {"w": 40, "v": 60}) for worker in workers]
+        averagings = [Averaging(*of, "wv") for of in zip(in_memory(2), patterns, strict=True)]
+        begun = [averaging.begin([tensor.clone() for tensor in gradients]) for averaging in averagings]
+        means = run_lockstep([a.complete(exchange) for a, exchange in zip(averagings, begun, strict=True)])
+        averagings[0].reshard([averaging.worker_state() for averaging in averagings])
+        return [tensor.numpy().tobytes() for tensor in (*means, *patterns[0].unsent())]
+
+    expected = mean()
+    for dtype in (torch.float64, torch.bfloat16):
+        with other_defaults(dtype):
+            assert mean() == expected
 
 
 # Sites, and the way of each worker's message to all others.

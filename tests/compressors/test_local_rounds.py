@@ -6,12 +6,18 @@ import torch
 from taugrad.compressors import Step
 from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.exchange.carrier import in_memory
-from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds
+from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
 from taugrad.compressors.exchange.lockstep import run, run_lockstep
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops import ops_for
+
+
+def test_a_copy_on_the_host_is_not_on_torchs_default_device():
+    weights = torch.arange(6.0).view(2, 3)
+    with torch.device("meta"):
+        assert on_host(weights).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("examples", [0.0, 1.0])

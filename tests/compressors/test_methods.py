@@ -6,10 +6,11 @@ import messages
 import numpy as np
 import oracles
 import pytest
+import torch
 from cases import in_turn
-from methods import ALONE
+from methods import ALONE, MESSAGES
 from numpy.typing import NDArray
-from workbench import SIZES, Step, Worker, random_gradients, with_fields
+from workbench import SIZES, Step, Worker, other_defaults, random_gradients, with_fields
 
 from taugrad.compressors.fields import QUANTIZERS, RULES
 from taugrad.compressors.methods import QuantizedGradient, read_config
@@ -97,6 +98,18 @@ def test_buckets_hold_what_the_definition_says_of_each_parameter(method: str, sc
                 (tally.name, tally.elements, tally.sent, tally.tau, tally.paper_bits) for tally in tallies
             ]
             assert told == [(f"p{i}", gradient.size, *told[0][2:])] * len(workers)
+
+
+@in_turn("line", MESSAGES)
+def test_messages_depend_neither_on_torchs_defaults_nor_on_the_type_of_gradients(line: str) -> None:
+    worker, others = Worker(line), [Worker(line), Worker(line), Worker(line, dtype=torch.float64)]
+    for seed in range(2):
+        gradients = random_gradients(seed)
+        payloads = worker.step(gradients).payloads
+        for other, default in zip(others, (torch.float64, torch.bfloat16, torch.float32), strict=True):
+            with other_defaults(default):
+                assert other.step(gradients).payloads == payloads
+            assert other.state == worker.state
 
 
 def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:

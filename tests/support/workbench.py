@@ -1,6 +1,7 @@
 """One worker with its residuals and no network: what the tests of methods run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +39,18 @@ def with_fields(line: str, fields: str) -> str:
     head, *links = line.split(" | ")
     head = f"{head[:-1]}, {fields})" if head.endswith(")") else f"{head}({fields})"
     return " | ".join([head, *links])
+
+
+@contextmanager
+def other_defaults(dtype: torch.dtype) -> Iterator[None]:
+    """Gives torch other defaults, as a script may."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):  # a tensor of this device has no values
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 METHOD: Any = read_config("bgt(1)")
@@ -103,12 +116,12 @@ class Worker:
             name: torch.from_numpy((100 * rng.standard_normal(size)).astype(np.float32)).to(self.device)
             for name, size in zip(self.names, sizes, strict=True)
         }
-        for name, size in zip(self.names, sizes, strict=True):
-            if not is_exempt(method.exempt, name, size):
+        for name, weights in self.weights.items():
+            if not is_exempt(method.exempt, name, weights.numel()):
                 if method.keeps_residuals:
-                    self.feedback.residuals[name] = torch.zeros(size, device=self.device)
+                    self.feedback.residuals[name] = torch.zeros_like(weights)
                 if method.momentum_correction:
-                    self.feedback.velocities[name] = torch.zeros(size, device=self.device)
+                    self.feedback.velocities[name] = torch.zeros_like(weights)
 
     @property
     def compressor(self) -> Compressor:
@@ -149,7 +162,7 @@ class Worker:
             buffer = torch.cat([torch.from_numpy(gradients[i]) for i in bucket]).to(self.device, self.dtype)
             outgoing = one.compress(torch.split(buffer, sizes), self.iteration, weights=self.weights)
             incoming = one.read(outgoing.payload)
-            total = torch.empty(sum(sizes), device=self.device)
+            total = torch.empty(sum(sizes), dtype=torch.float32, device=self.device)
             one.total([incoming], 1, total)
             for i, amounts in zip(bucket, torch.split(total, sizes), strict=True):
                 step.decoded[i] = amounts.cpu().numpy().copy()

@@ -52,7 +52,7 @@ class MemberFragment(Fragment):
     def zeros(self) -> Tensor:
         """Nothing, float32 [all elements]."""
         elements = sum(self._allgather.sizes.values())
-        return torch.zeros(elements, device=self._allgather.worker.ops.device)
+        return torch.zeros(elements, dtype=torch.float32, device=self._allgather.worker.ops.device)
 
     def moves(self) -> Tensor:
         """Its steps since it continued from the agreed weights, float32 [all elements]."""

@@ -107,7 +107,7 @@ class Pattern(ABC):
         """
         kept, device = self.feedback.residuals, self.worker.ops.device
         return [
-            kept[name].clone() if name in kept else torch.zeros(size, device=device)
+            kept[name].clone() if name in kept else torch.zeros(size, dtype=torch.float32, device=device)
             for name, size in self.sizes.items()
         ]
 
@@ -238,7 +238,7 @@ class Pattern(ABC):
         return total
 
     def _empty(self, elements: int) -> Tensor:
-        return torch.empty(elements, device=self.worker.ops.device)
+        return torch.empty(elements, dtype=torch.float32, device=self.worker.ops.device)
 
     # A refusal that others pass on: a message that says so, and the rank of the worker that has no update.
 

@@ -59,7 +59,7 @@ class Device(ABC):
         order = _widest_first(arrays)
         widths = [arrays[number].nbytes for number in order]
         packed = torch.cat([arrays[number].view(torch.uint8) for number in order])
-        host = torch.empty(packed.numel(), dtype=torch.uint8, pin_memory=self._pinned)
+        host = torch.empty(packed.numel(), dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
         host.copy_(packed, non_blocking=True)
         if self._pinned:
             torch.cuda.current_stream(self.device).synchronize()
@@ -72,7 +72,7 @@ class Device(ABC):
             return []
         order, flat = _widest_first(arrays), [np.ascontiguousarray(array).reshape(-1) for array in arrays]
         widths = [flat[number].nbytes for number in order]
-        host = torch.empty(sum(widths), dtype=torch.uint8, pin_memory=self._pinned)
+        host = torch.empty(sum(widths), dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
         np.concatenate([flat[number].view(np.uint8) for number in order], out=host.numpy())
         packed = host.to(self.device, non_blocking=True, copy=True)
         pieces = dict(zip(order, packed.split_with_sizes(widths), strict=True))
