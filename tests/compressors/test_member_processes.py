@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep, time
 
+import psutil
 import pytest
 import zmq
 from needs import missing
@@ -21,7 +22,7 @@ from taugrad.compressors import MemberRefused, coordinator
 from taugrad.compressors.exchange.keys import key_pair
 from taugrad.compressors.exchange.members import session as session_module
 from taugrad.compressors.exchange.members import sockets
-from taugrad.compressors.exchange.members.messages import Hello, Rules, to_bytes
+from taugrad.compressors.exchange.members.messages import Hello, Rules, Want, to_bytes
 from taugrad.compressors.exchange.members.server import CoordinatorFailed, CoordinatorServer, TableFile
 from taugrad.compressors.exchange.members.session import Session
 
@@ -377,6 +378,10 @@ def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypat
             while "cannot connect to that of slot" not in caplog.text:
                 assert monotonic() < deadline
                 first.wait(0.1)
+            with first.lock:
+                (unreached,) = first._peers
+                first._send([(unreached, Want(sender=first.member.incarnation))])
+                assert first.member.sent_bytes == 0  # nothing piles up
         finally:
             other.close(0)
             first.close()
@@ -384,6 +389,23 @@ def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypat
         r"slot (\d) cannot connect to that of slot (\d), which the coordinator hears", caplog.text
     )
     assert sorted(slots.groups()) == ["0", "1"]
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_a_connection_to_a_host_that_has_vanished_ends(serve):
+    server = serve()
+    member = session(server)
+    port = int(server.address.split(":")[1])
+    try:
+        while member.member.view is None:
+            member.wait(0.1)
+        (connection,) = (
+            c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == port
+        )
+        with socket.socket(fileno=os.dup(connection.fd)) as held:
+            assert 0 < held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+    finally:
+        member.close()
 
 
 def test_a_member_with_other_rules_is_told_which(serve):

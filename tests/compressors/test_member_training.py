@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from threading import Event, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragments_of
 from taugrad.compressors.exchange.lockstep import run_lockstep
+from taugrad.compressors.exchange.members import rounds
 from taugrad.compressors.exchange.members.fragment import MemberFragment
 from taugrad.compressors.exchange.members.member import COORDINATOR, Given, TakeOver
 from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of
@@ -576,6 +577,94 @@ def test_a_state_that_is_saved_when_no_coordinator_answers_has_the_offer_and_lat
         assert state["hello"]["offered"] == 0
 
 
+@pytest.mark.parametrize("delay_steps", [0, 2])
+def test_a_member_goes_on_after_an_outage_in_which_it_was_told_that_nobody_answers(
+    coordinator, monkeypatch, delay_steps
+):
+    def refuse(_: float) -> None:
+        raise MemberRefused("the coordinator has not answered")
+
+    model, optimizer, local = make(
+        members(coordinator), **({"delay_steps": delay_steps} if delay_steps else {})
+    )
+    local.join()
+    drawing = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        train(model, optimizer, drawing)
+        local.step()
+    train(model, optimizer, drawing)
+    with monkeypatch.context() as outage:
+        outage.setattr(local._rounds._session, "next", lambda: None)
+        outage.setattr(local._rounds._session, "wait", refuse)
+        if delay_steps:
+            local.step()
+            local.state_dict()
+        else:
+            with pytest.raises(MemberRefused):
+                local.step()
+            with pytest.raises(MemberRefused):
+                local.join()
+    local.join()
+    for _ in range(6):
+        train(model, optimizer, drawing)
+        local.step()
+    local.finish()
+    assert (local.membership.rounds, local.membership.missed, local.membership.dropped) == (3, 0, 0)
+
+
+def test_the_last_one_of_too_few_is_told_and_keeps_its_last_update(coordinator):
+    model, optimizer, local = make(
+        members(coordinator, min_members=2, silent_after=2, wait=3, leave_within=0.1)
+    )
+    local.join()
+    train(model, optimizer, torch.Generator().manual_seed(1))
+    local.step()
+    with pytest.raises(MemberRefused, match="waited for 3 s: 1 members, a round needs 2"):
+        local.finish()
+    assert not local.leave()
+    assert local.state_dict()["rounds"]["fragments"][0]["pending"].any()
+
+
+def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(tmp_path):
+    server = CoordinatorServer("0", KEY, TableFile(tmp_path / "run.db"))
+    server.start()
+    trained = [make(members(server.address, min_members=2)) for _ in range(2)]
+    first, second = (local for _, _, local in trained)
+    drawing = torch.Generator().manual_seed(1)
+    first.join()
+    train(*trained[0][:2], drawing)
+    first.step()
+    with ThreadPoolExecutor(1) as pool:
+        ends = pool.submit(first.finish)
+        session = first._rounds._session
+        while not session.member.waits:
+            sleep(0.01)
+        server._spread(server._coordinator.close(session._process, monotonic()))
+        while first.membership.joins < 2:
+            sleep(0.01)
+        second.join()
+        train(*trained[1][:2], drawing)
+        second.step()
+        second.finish()
+        ends.result()
+    server.close()
+    for local in (first, second):
+        assert (local.membership.missed, local.membership.dropped) == (0, 0)
+        assert not local.state_dict()["rounds"]["fragments"][0]["pending"].any()
+
+
+def test_a_machine_whose_way_to_the_coordinator_comes_up_late_listens_where_others_reach_it(
+    coordinator, monkeypatch
+):
+    found = iter([None, None, "127.0.0.1"])
+    monkeypatch.setattr(rounds, "source_address", lambda host: next(found))
+    make(members(coordinator))[2].join()
+    assert next(found, "all") == "all"
+    monkeypatch.setattr(rounds, "source_address", lambda host: None)
+    with pytest.raises(MemberRefused, match=r"no address for 127\.0\.0\.1, the coordinator's host"):
+        make(members(coordinator, silent_after=0.2, wait=0.1))[2].join()
+
+
 def test_weights_that_are_not_finite_reach_nobody(coordinator):
     model, optimizer, local = make(members(coordinator))
     local.join()
@@ -623,6 +712,10 @@ def test_what_members_cannot_have_is_refused(options, message):
 def test_members_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Members(**{"coordinator": "127.0.0.1:1", "key": KEY} | options)
+
+
+def test_a_key_is_not_shown():
+    assert "0123456789" not in repr(members("127.0.0.1:1"))
 
 
 def test_examples_are_refused_and_members_are_needed_to_leave(coordinator):

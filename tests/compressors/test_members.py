@@ -24,8 +24,10 @@ from taugrad.compressors.exchange.members.messages import (
     Recall,
     Rejection,
     Report,
+    Rules,
     StateId,
     View,
+    Want,
     from_bytes,
     to_bytes,
 )
@@ -392,6 +394,16 @@ def test_a_residual_whose_heir_was_gone_before_it_sent_anything_counts_for_the_n
             coordinator.table.records[view.incarnation].taken = 1
 
 
+def test_a_residual_counts_after_its_process_has_joined_again_and_sent_nothing():
+    coordinator = coordinator_of(Table(run="r"))
+    answer(coordinator, "a", hello("a"))
+    coordinator.table.records[1].taken = 3
+    for name in ("a", "b"):  # the same process, and a later one with its checkpoint
+        coordinator.close("a", 0.0)
+        view = answer(coordinator, name, hello(name, previous=1, offered=3))
+        assert view.residual_counts, name
+
+
 def test_an_offer_of_a_member_of_long_ago_is_recalled():
     coordinator = coordinator_of(Table(run="r"))
     answer(coordinator, "a", hello("a"))
@@ -448,6 +460,27 @@ def test_a_member_that_joins_again_after_a_long_silence_is_not_refused_at_once()
         member.require_progress(11.0)
 
 
+def test_offers_that_take_long_are_asked_for_only_until_it_is_known_how_long():
+    member, asked, now = Member(Hello(process="a", rules=Rules()), 0.0), [], 1.0
+    entered(member, 1)
+    while member.next() is not None:
+        pass
+    view = member.view
+    other = view.peers[0].model_copy(update={"slot": 1, "incarnation": 2})
+    for number, seconds in enumerate([8, 8, 1, 8], 1):
+        peers = (*view.peers, other.model_copy(update={"held": ((2, number),), "taken": number - 1}))
+        sends = member.receive(0, view.model_copy(update={"version": number + 1, "peers": peers}), now)
+        for _ in range(seconds):
+            now += 1.0
+            sends += member.tick(now)
+        asked.append(sum(isinstance(message, Want) for _, message in sends))
+        chunk = OFFER.model_copy(update={"sender": 2, "key": (2, number)})
+        member.receive(2, chunk, now)
+        member.receive(2, chunk, now)
+        assert (2, number) in member._items
+    assert asked == [2, 0, 0, 2]
+
+
 def test_a_full_run_lets_nobody_in_until_one_leaves():
     coordinator = coordinator_of(Table(run="r"))
     for place in range(RULES.max_members):
@@ -467,6 +500,40 @@ def test_a_coordinator_that_was_stopped_thinks_nobody_gone():
     for second in range(1001, 1006):
         coordinator.tick(second)
     assert not coordinator.table.members
+
+
+@pytest.mark.parametrize("event", ["report", "close"])
+def test_what_lies_in_the_queue_of_a_coordinator_that_was_stopped_is_read_before_anybody_is_gone(event):
+    coordinator = coordinator_of(Table(run="r"))
+    first = answer(coordinator, "a", hello("a"))
+    answer(coordinator, "b", hello("b"))
+    answer(coordinator, "c", hello("c"))
+    if event == "report":
+        report = Report(run="r", incarnation=first.incarnation, epoch=1, version=0, number=0)
+        coordinator.handle("a", report, 1000.0)
+    else:
+        coordinator.close("c", 1000.0)
+    assert {"a", "b"} <= {member.process for member in coordinator.table.members.values()}
+
+
+def test_a_coordinator_that_waits_for_many_names_some():
+    many = range(1, 129)
+    coordinator = coordinator_of(
+        Table(
+            run="r", rules=RULES.model_copy(update={"max_members": len(many)}), incarnations=len(many),
+            members={
+                i: Occupant(
+                    slot=i - 1, process=f"{i}", endpoint="", residual_counts=False, since=0, joining=False
+                )
+                for i in many
+            },
+            records={i: Record(process=f"{i}") for i in many},
+        )
+    )  # fmt: skip
+    report = Report(run="r", incarnation=1, epoch=1, version=1, number=1, held=((1, 1),), asks=True)
+    view = answer(coordinator, "1", report)
+    assert view.waiting.startswith("round 1 waits for slots 1, 2, 3,")
+    assert from_bytes(to_bytes(view), "the coordinator") == view
 
 
 OFFER = Chunk(sender=5, key=(5, 3), payload=np.frombuffer(b"update", np.uint8))

@@ -32,6 +32,8 @@ _LATE_FACTOR, _DUE_FACTOR = 1.05, 1.25
 """Likewise `Rules.factor`, where a round waits only for members that were late; and if one of them is due."""
 _DUE = 1.1
 """A member is due if it is expected before this multiple of the usual time, and not overdue by that time."""
+_NAMED = 16
+"""Slots that `View.waiting` names, at most."""
 _ENOUGH = 6
 """Offers after which their usual time is known well: until then, all are waited for like trusted members."""
 
@@ -233,7 +235,7 @@ class Coordinator:
 
         From round to round would be shorter where members take turns: it would keep them apart for ever.
         """
-        self._ticked_at = self._opened_at = now
+        self._evaluated_at = self._opened_at = now
         self._first_at: float | None = None
         """When the first offer of the open round was known."""
 
@@ -264,10 +266,6 @@ class Coordinator:
 
     def tick(self, now: float) -> Outcome:
         """Lets time pass; called a few times a second."""
-        if self.table.rules is not None and now - self._ticked_at > self.table.rules.silent_after_s / 2:
-            for status in self._statuses.values():  # this process was stopped: silence says nothing
-                status.at = now
-        self._ticked_at = now
         self._evaluate(now)
         return self._outcome([], now)
 
@@ -347,7 +345,7 @@ class Coordinator:
         if any(member.process == former.heir for member in self.table.members.values()):
             return False
         return bool(heirs) and not any(
-            one.taken or one.adopted_by or one.heir not in ("", one.process) for one in heirs
+            one.taken > former.taken or one.adopted_by or one.heir not in ("", one.process) for one in heirs
         )
 
     def _may_keep(self, shard: int, processes: Collection[str]) -> bool:
@@ -448,6 +446,10 @@ class Coordinator:
         rules = self.table.rules
         if rules is None:
             return
+        if now - self._evaluated_at > rules.silent_after_s / 2:
+            for status in self._statuses.values():  # this process was stopped: silence says nothing
+                status.at = now
+        self._evaluated_at = now
         for incarnation, status in list(self._statuses.items()):
             if status.report is not None and status.report.finished:
                 self._leave(incarnation, "it has finished")
@@ -547,7 +549,8 @@ class Coordinator:
                 self._seconds.append(status.seconds)
         going = {i for i in active if self._is_leaving(i)}
         awaited = {i for i in active if not held[i] >= offered} | (live - offered - going)
-        slots = ", ".join(map(str, sorted(table.members[i].slot for i in awaited)))
+        named = sorted(table.members[i].slot for i in awaited)
+        slots = ", ".join([*map(str, named[:_NAMED]), *(["..."] if len(named) > _NAMED else [])])
         self.waiting = f"round {number} waits for slots {slots}" if awaited else ""
         if enough and (not awaited or now >= self._deadline(rules, awaited)):
             self._close_round(number, {i: offers[i] for i in best}, now)

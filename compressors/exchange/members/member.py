@@ -98,6 +98,7 @@ Sends = list[tuple[int, Message]]
 class _Retry:
     """When to ask again, each time after twice as long."""
 
+    since: float
     due: float
     attempts: int = 0
 
@@ -175,6 +176,8 @@ class Member:
         self._shared: set[tuple[Key, int]] = set()
         """What was sent without being asked for, and to whom."""
         self._retries: dict[tuple[Key, int], _Retry] = {}
+        self._usual: dict[int, float] = {}
+        """By incarnation, how long its last offer took to arrive, since it was known."""
         self._fetch: _Fetch | None = None
         self._snapshot: tuple[StateId, Payload] | None = None
         """The agreed state for others, with the digest of its bytes."""
@@ -218,7 +221,7 @@ class Member:
             case Want():
                 self._early.append((sender, message))
             case Chunk() if sender in self._peers:
-                self._take(message)
+                self._take(message, now)
             case _:
                 pass
         return sends + self.tick(now)
@@ -300,6 +303,11 @@ class Member:
     def is_active(self) -> bool:
         """Whether rounds wait for this member, which has a state."""
         return self.applied is not None and not getattr(self._peers.get(self.incarnation), "joining", True)
+
+    @property
+    def holds_residual(self) -> bool:
+        """Whether it has the residual of a member that leaves, which may be its to take over."""
+        return any(number == 0 for _, number in self._items)
 
     @property
     def is_latest(self) -> bool:
@@ -527,9 +535,10 @@ class Member:
             if donors:
                 missing = [index for index in range(fetch.count) if index not in fetch.chunks][:_WINDOW]
                 holders |= {((0, number), index): donors for index in missing}
-        undue = now + self._retry_s  # it may be on its way
+        usual = {key[0]: self._patience(key[0]) for key, _ in holders}  # an offer may be on its way
         self._retries = {
-            item: self._retries.get(item) or _Retry(undue if item[0][0] else now) for item in holders
+            item: self._retries.get(item) or _Retry(now, now + (usual[item[0][0]] if item[0][0] else 0.0))
+            for item in holders
         }
         early = (made for made in view.decisions if made.round <= self._entered + 1)
         for item in ((key, 0) for made in early for key in made.offers.values()):
@@ -538,12 +547,17 @@ class Member:
         sends: Sends = []
         for (key, index), retry in self._retries.items():
             among = holders[key, index]
-            if retry.passed(now, self._retry_s):
+            if retry.passed(now, usual[key[0]]):
                 holder = among[(self.incarnation + retry.attempts) % len(among)]
                 sends.append((holder, Want(sender=self.incarnation, key=key, index=index)))
                 if not key[0] and retry.attempts > _ATTEMPTS:
                     self._fetch = None
         return sends
+
+    def _patience(self, incarnation: int) -> float:
+        """Seconds until what should come is asked for: of an offer, twice as long as the last one took."""
+        longest = self._hello.rules.most_s / 2
+        return max(self._retry_s, min(2 * self._usual.get(incarnation, 0.0), longest))
 
     def _begins(self, view: View) -> bool:
         """Whether its weights are to be everybody's first; once, for later they may be changed in part."""
@@ -558,10 +572,13 @@ class Member:
         needed = {key for d in view.decisions if d.round > self._round for key in d.offers.values()}
         return self._round + 1 < view.floor or not needed <= held | self._items.keys()
 
-    def _take(self, chunk: Chunk) -> None:
+    def _take(self, chunk: Chunk, now: float) -> None:
         incarnation, number = chunk.key
         if incarnation:
             if self.view is not None and self._may_need(self.view, chunk.key):
+                if chunk.sender == incarnation and chunk.key not in self._items:
+                    retry = self._retries.get((chunk.key, 0))
+                    self._usual[incarnation] = 0.0 if retry is None else now - retry.since
                 self._items.setdefault(chunk.key, chunk.payload)
             return
         fetch = self._fetch

@@ -16,8 +16,9 @@ import logging
 import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from time import monotonic
+from dataclasses import asdict, dataclass, field
+from math import inf
+from time import monotonic, sleep
 from typing import Any
 from weakref import finalize
 
@@ -64,7 +65,7 @@ class Members:
 
     coordinator: str
     """HOST:PORT."""
-    key: bytes
+    key: bytes = field(repr=False)
     """The run's, 16 bytes or more: who has it may take part."""
     quorum: float = 0.5
     """The least part of the members whose updates make a round."""
@@ -78,7 +79,7 @@ class Members:
     round_within: float = 60.0
     """Seconds for which those that have handed in wait for others, at most."""
     wait: float = 600.0
-    """Seconds for which this member waits for the coordinator, or to be let in."""
+    """Seconds for which this member waits for the coordinator, to be let in, or in `finish` for others."""
     moments: bool = False
     """Whether a new member takes the moments of the optimizer, too, from the one that gives it the agreed
     weights; not where its optimizer has some already, such as those of its checkpoint."""
@@ -216,18 +217,26 @@ class MemberRounds:
             return
         if self._session is None and not self._has_ended:
             members, elements = self._members, sum(weights.numel() for weights in self.agreed.weights)
-            host = members.host or source_address(sockets.address_of(members.coordinator)[0]) or "127.0.0.1"
             self._session = Session(
-                members.coordinator, members.key, self._hello, host=host,
+                members.coordinator, members.key, self._hello, host=members.host or self._own_address(),
                 most_bytes=2 * most_bytes_of(elements + sum(map(torch.numel, self.agreed.buffers.values()))),
                 wait_s=members.wait,
             )  # fmt: skip
             finalize(self, self._session.close)
-        self._follow(lambda side: side.is_active)
+        self._follow(lambda side: side.is_active and not side.waits)
         for fragment in self._fragments:
             fragment.sent_at = self.progress
             fragment.begin_anew(self.steps)
         self._continue()
+
+    def _own_address(self) -> str:
+        """This machine's address by which it reaches the coordinator, waited for: a network may come up."""
+        host, until = sockets.address_of(self._members.coordinator)[0], monotonic() + self._members.wait
+        while (address := source_address(host)) is None:
+            if monotonic() > until:
+                raise MemberRefused(f"no address for {host}, the coordinator's host, or no way to it")
+            sleep(_POLL_S)
+        return address
 
     def lease(self) -> int:
         """Waits for the number of a shard, from 0, that no other member has or has learned from."""
@@ -313,28 +322,36 @@ class MemberRounds:
                 self._merge()
         return merges or (is_due and not self._delay)
 
-    def _merge(self) -> None:
+    def _merge(self, wait_s: float = inf) -> None:
         """Waits until what was handed in is in a round, and lets the model continue."""
         session, began = self._connected, monotonic()
         session.call(session.member.stop_training)
-        self._follow(lambda side: side.is_active and not side.waits)
+        self._follow(lambda side: side.is_active and not side.waits, wait_s)
         self._step.exchange_s += monotonic() - began
         self._step.blocked_s += monotonic() - began
         self._continue()
 
     def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
-        """Hands in what has moved since, loads the agreed weights, and leaves."""
+        """Hands in what has moved since, loads the agreed weights, and leaves.
+
+        Raises MemberRefused where no round takes that for `wait` seconds: `leave` still works then.
+        """
         yield from ()
-        self._step = step
+        self._step, wait = step, self._members.wait
         if self._away is not None:
-            self._merge()
+            self._merge(wait)
         self._connected.call(self._connected.member.stop_training)
-        self._follow(lambda side: side.is_active)
-        for number in self._order:
-            if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any():
-                self._hand_in(number)
-                self._follow(lambda side: side.is_active and not side.waits)
-        self._follow(lambda side: side.is_active and side.is_latest)
+        while True:  # what it takes over, or gets back when it joins again, is handed in, too
+            self._follow(lambda side: side.is_active and side.is_latest and not side.waits, wait)
+            self._follow(lambda side: not side.holds_residual, wait)
+            unsent = [
+                number
+                for number in self._order
+                if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any()
+            ]
+            if not unsent:
+                break
+            self._hand_in(unsent[0])
         self._continue()
         self._end()
 
@@ -350,15 +367,17 @@ class MemberRounds:
         last = 0 if view is None else view.last
         return [(last + number) % count for number in range(count)]
 
-    def _follow(self, until: Callable[[member.Member], bool]) -> None:
+    def _follow(self, until: Callable[[member.Member], bool], wait_s: float = inf) -> None:
         """Does what is to be done, and waits; raises MemberRefused where no wait helps."""
-        session = self._connected
+        session, deadline = self._connected, monotonic() + wait_s
         while True:
             while (step := session.next()) is not None:
                 self._do(step)
             with session.lock:
                 if until(session.member):
                     return
+                if monotonic() > deadline:
+                    raise MemberRefused(f"has waited for {wait_s:g} s: {session.member.waits_for}")
             session.wait(_POLL_S)
 
     def _do(self, step: member.Step) -> None:
@@ -530,7 +549,9 @@ class MemberRounds:
             try:
                 self._merge()
             except MemberRefused:
+                away = self._away
                 self._continue()  # what is on its way is part of the state
+                self._away = away
         states = [fragment.worker_state() for fragment in self._fragments]
         if self._offer is not None:  # a member that comes with this state offers it again
             fragment, message, _, examples = self._offer

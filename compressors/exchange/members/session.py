@@ -22,7 +22,8 @@ _QUIET_S = 5.0
 _REFUSED_S = 3.0
 """Who closes each connection for so long will not take one: one that is just started takes less."""
 _REACH_S = 10.0
-"""A member that cannot be connected to for so long, and has not left, is told."""
+"""A member that cannot be connected to for so long, and has not left, is told. Nothing more is sent to it: it
+asks later."""
 
 log = logging.getLogger("taugrad")
 
@@ -176,7 +177,7 @@ class Session:
             data = to_bytes(message)
             if to == COORDINATOR:
                 self._coordinator.socket.send(data.data, copy=False)
-            elif to in self._peers:
+            elif to in self._peers and monotonic() < self._peers[to].closed_since + _REACH_S:
                 self.member.sent_bytes += data.size
                 self._peers[to].socket.send(data.data, copy=False)
 

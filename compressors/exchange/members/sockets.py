@@ -17,6 +17,8 @@ COORDINATOR, MEMBER = 1 << 62, (1 << 62) + 1
 """In place of a rank, of which key pair the coordinator's is, and that of members."""
 TICK_MS = 100
 _LINGER_MS = 2000
+_GONE_MS = 20_000
+"""A host that acknowledges nothing for so long is gone: its name is looked up again, it may have moved."""
 _OPENED, _CLOSED = zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
@@ -37,7 +39,8 @@ def dealer(
     """Connects to who listens at HOST:PORT, and has the key pair of this rank."""
     host, port = address_of(address)
     connection = context.socket(zmq.DEALER)
-    connection.setsockopt(zmq.SNDHWM, 0)
+    for option, value in ((zmq.SNDHWM, 0), (zmq.TCP_MAXRT, _GONE_MS), (zmq.CONNECT_TIMEOUT, _GONE_MS)):
+        connection.setsockopt(option, value)
     connection.curve_publickey, connection.curve_secretkey = key_pair(key, MEMBER)
     connection.curve_serverkey = key_pair(key, listener)[0]
     connection.identity = identity.encode()
