@@ -7,7 +7,7 @@ from pathlib import Path
 
 NAMES = Path(__file__).resolve().parents[2] / "platform" / "tracking" / "names.py"
 QUANTITIES = {
-    "WorkerQuantity": ("worker/<rank>/", "Per worker, in the mode async, at each drain"),
+    "WorkerQuantity": ("worker/<rank>/", "Per worker, at evaluations and checkpoints"),
     "LayerQuantity": ("layer/<name>/", "Per layer, of worker 0, every `tracking.layer_interval` iterations"),
 }
 """By the name of a type: what stands before its words, and a heading."""

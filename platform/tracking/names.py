@@ -155,9 +155,11 @@ PARAM_RULE: Final = "compressor.kind"
 PARAM_TAU: Final = "compressor.tau"
 """The threshold, or the policy that decides it."""
 
-WorkerQuantity = Literal["staleness", "left_out"]
-"""What is recorded of a single worker since the last evaluation or checkpoint: how old the messages were that
-it applied, and how many rounds closed without it."""
+WorkerQuantity = Literal[
+    "staleness",  # in the mode async: mean age of the messages that it applied since the last drain
+    "left_out",  # with a quorum: rounds that closed without it since the last evaluation or checkpoint
+]
+"""What is recorded of a single worker, at evaluations and checkpoints."""
 
 LayerQuantity = Literal[
     "fraction",  # elements sent over elements
