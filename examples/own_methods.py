@@ -42,7 +42,7 @@ class Rotating(WholeValues):
 
     kind: Literal["rotating"] = "rotating"
     stripes: int = Field(default=16, ge=1)
-    """n: after so many iterations every element was sent once."""
+    """n: every element is sent once in n iterations."""
 
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], taus: Sequence[float], given: BucketInput
