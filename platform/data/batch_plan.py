@@ -119,7 +119,7 @@ class BatchPlan:
         self._grows = isinstance(self._growth, AdaBatch)
         self.epochs = training.epochs
         if self._most is not None:  # more than enough where batches grow
-            self.epochs = -(-self._most // iterations_per_epoch(examples, self._largest()))
+            self.epochs = -(-self._most // iterations_per_epoch(examples, training.largest_batch))
         self._set_sizes([self._start] * (1 if self._grows else self.epochs))
 
     @property
@@ -254,12 +254,3 @@ class BatchPlan:
         self._sizes = list(sizes)
         self._epochs = [_stretches(stages, size, self.examples, n) for n, size in enumerate(sizes)]
         self._ends = list(accumulate(sum(stretch.iterations for stretch in epoch) for epoch in self._epochs))
-
-    def _largest(self) -> int:
-        match self._growth:
-            case AdaBatch(most=most):
-                return most
-            case Stages(stages=stages):
-                return max(self._start, *(stage.batch_size for stage in stages))
-            case _:
-                return self._start

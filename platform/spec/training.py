@@ -290,6 +290,17 @@ class TrainingConfig(Config):
     find_unused_parameters: bool = False
     """For models that do not use all parameters in every step (DDP's option of the same name)."""
 
+    @property
+    def largest_batch(self) -> int:
+        """The most examples that a whole batch may have."""
+        match self.batch_growth:
+            case AdaBatch(most=most):
+                return most
+            case Stages(stages=stages):
+                return max(self.batch_size, *(stage.batch_size for stage in stages))
+            case _:
+                return self.batch_size
+
     @field_validator("scaling")
     @classmethod
     def _decay_can_be_scaled(cls, scaling: ScalingConfig, info: ValidationInfo) -> ScalingConfig:

@@ -251,6 +251,10 @@ class _Build:
         """This worker's way to the others."""
         mode = self.mode
         elements = sum(tensor.numel() for tensor in self.model.state_dict().values())
+        if isinstance(mode, HybridSync):  # activations of a whole batch
+            linear = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
+            widest = max(max(layer.in_features, layer.out_features) for layer in linear)
+            elements = max(elements, self.spec.training.largest_batch * widest)
         # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
         most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
         if isinstance(mode, AsyncSync):

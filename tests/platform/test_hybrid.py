@@ -63,6 +63,21 @@ def test_bytes_and_messages_are_those_of_the_formulas(scheme, activations, value
     assert totals["paper_bits"] == 8 * values_sent + steps * 32 * (K * P + P)
 
 
+def test_a_message_may_have_the_activations_of_the_largest_batch(alone, monkeypatch):
+    """A longer one closes its connection, and its sender counts as lost."""
+    limits = []
+
+    def connected(*, most_bytes, **_):
+        limits.append(most_bytes)
+        raise InterruptedError
+
+    monkeypatch.setattr("taugrad.platform.synchronization.build.connected", connected)
+    growth = {"kind": "staged", "stages": [{"until": 1, "batch_size": 100_000}]}
+    with pytest.raises(InterruptedError):
+        trainer_of(hybrid(fields={"batch_growth": growth}))
+    assert limits[0] >= 4 * 100_000 * H
+
+
 ONE = hybrid(fields=ONE_EPOCH) | {"workers": {"count": 1}, "sync": {"mode": "simulated"}}
 """The same model in one process."""
 
