@@ -47,6 +47,7 @@ def test_killed_or_without_free_cpus_a_run_sees_the_same_images(one_ray):
     code, said = command.wait(), command.said
     assert code == 0, said
     assert NOTICE in said, said
+    assert ": going on from the last checkpoint" in said, said
     # Only where workers hold every CPU.
     assert said.count("examples themselves") + said.count("examples itself") == 1, said
     tags = [run.data.tags for run in all_runs(client_of(folder), "images")]

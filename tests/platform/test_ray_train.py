@@ -5,17 +5,21 @@ import inspect
 import json
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 import ray
+from ray.train import FailureConfig
+from ray.train.v2.api.exceptions import WorkerGroupError
 from waiting import said_by
 
-from taugrad.compressors.errors import CorruptMessage, PeerLost
+from taugrad.compressors.errors import CorruptMessage, NonFiniteGradient, PeerLost
 from taugrad.platform.launching.driver import ray_internals
 from taugrad.platform.launching.driver.cluster import ray_cluster
 from taugrad.platform.launching.driver.failure import run_failed
 from taugrad.platform.launching.driver.ray_internals import trainer_for
 from taugrad.platform.spec import SpecError
+from taugrad.platform.user_code import UserCodeError, UserCodeRaised
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -42,6 +46,7 @@ def test_the_private_names_that_are_used_are_in_this_version_of_ray():
         (trainer, "_register_sigint_handler", {"self", "controller"}),
         (trainer, "_create_default_callbacks", {"self"}),
         (trainer, "_initialize_and_run_controller", {"self"}),
+        (ray_internals.DefaultFailurePolicy, "make_decision", {"training_failed_error"}),
         (ray_internals.TrainController, "run", {"self"}),
         (ray_internals.TrainController, "get_result", {"self"}),
         (group, "_get_worker_runtime_env", {"custom_runtime_env"}),
@@ -71,6 +76,22 @@ def test_a_run_failed_by_the_error_of_the_worker_that_the_others_lost(lost):
     assert str(run_failed(failure)) == "worker 2: CorruptMessage: it is short"
     del failure.worker_failures[2]
     assert str(run_failed(failure)).startswith("worker 0: ")
+
+
+def test_a_run_goes_on_from_its_checkpoint_where_that_helps_and_says_why():
+    notices = []
+    job = SimpleNamespace(status=SimpleNamespace(notify=SimpleNamespace(remote=notices.append)))
+    policy = ray_internals._Restarts(FailureConfig(max_failures=1), job)
+
+    def decided(error: Exception) -> str:
+        lost = {rank: PeerLost(1, "is gone") for rank in (0, 2)}
+        return policy.make_decision(WorkerGroupError("", lost | {1: error})).name
+
+    for recurring in NonFiniteGradient("fc.weight", 1), UserCodeError("mine:net", "no"), UserCodeRaised("no"):
+        assert decided(recurring) == "RAISE"
+    assert notices == []
+    assert [decided(OSError("disk full")) for _ in range(2)] == ["RETRY", "RAISE"]
+    assert notices == ["worker 1: OSError: disk full: going on from the last checkpoint"]
 
 
 NO_TOKEN = """Failed to connect to GCS. Last connection error: Traceback (most recent call last):

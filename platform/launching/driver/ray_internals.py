@@ -16,11 +16,13 @@ from ray._private import node, parameter, services, utils
 # TorchTrainer is this one with a process group, which the workers make themselves (see `process_group`): its
 # import alone has the controller, a process that trains nothing, load torch.
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from ...places import FOLDER
+from .failure import run_failed
 
 TRIED_WITH = "2.60"
 """The version of Ray."""
@@ -30,11 +32,37 @@ _AHEAD = re.compile(r"^(--(?:num_prestart_python_workers|maximum_startup_concurr
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
 
 
+class _Restarts(DefaultFailurePolicy):
+    """Goes on from a checkpoint where that can help, and tells the user why it does."""
+
+    def __init__(self, config: Any, job: Any) -> None:
+        super().__init__(config)
+        self._job = job
+
+    def make_decision(self, training_failed_error: Any) -> FailureDecision:
+        failure = run_failed(training_failed_error)
+        if failure.cause != "other":
+            return FailureDecision.RAISE
+        decision = super().make_decision(training_failed_error)
+        if decision is FailureDecision.RETRY:
+            self._job.status.notify.remote(f"{failure}: going on from the last checkpoint")
+        return decision
+
+
 class _Trainer(DataParallelTrainer):
     """A trainer that leaves signals to the command."""
 
     def _register_sigint_handler(self, controller: Any) -> None:
         """Does nothing: Ray Train's handler waits for the workers, and then ends the process with code 1."""
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        """As Ray Train's, which would also repeat what must fail again."""
+        config: Any = self.train_loop_config
+        arguments["failure_policy"] = _Restarts(self.run_config.failure_config, config.get("job"))
+        return self._run_controller(**arguments)
+
+    def _run_controller(self, **arguments: Any) -> Any:
+        return super()._initialize_and_run_controller(**arguments)
 
 
 class _Unscaled:
@@ -86,7 +114,7 @@ class _LocalTrainer(_Trainer):
         callbacks = super()._create_default_callbacks()
         return [callback for callback in callbacks if type(callback).__name__ not in self._NOT_NEEDED]
 
-    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+    def _run_controller(self, **arguments: Any) -> Any:
         """As Ray Train's, without a runtime environment: a process that Ray has started ahead will do."""
         scaling: Any = self.scaling_config
         arguments["scaling_policy"] = (_Elastic if scaling.elasticity_enabled else _Fixed)(scaling)
