@@ -88,10 +88,11 @@ class Holder:
 
 
 class RunLock:
-    """Keeps all other drivers from a run while a `with` block runs; nobody else can have begun a `new` one.
+    """Keeps all other drivers from a run while a `with` block runs.
 
     There are `heartbeat_s` seconds from one heartbeat to the next; after `stale_s` without one a holder on
-    another machine counts as dead.
+    another machine counts as dead. Nobody else begins a `new` run, such as a search's trial: what holds it
+    on another machine is waited for, in case that has just died.
     """
 
     def __init__(
@@ -161,11 +162,11 @@ class RunLock:
         other = Holder.of(self._client, self._run_id)
         if other is None or other.token == self._holder.token:
             return
-        if other.is_alive(self._stale_s):
+        if other.is_alive(self._stale_s) and (other.is_near() or not self._new):
             raise RunHeld(str(other))
         if not other.is_near():
             # Clocks may differ: a heartbeat in the meantime says more.
-            self._ended.wait(1.5 * self._heartbeat_s)
+            self._ended.wait(self._stale_s if self._new else 1.5 * self._heartbeat_s)
             later = Holder.of(self._client, self._run_id)
             if later is not None and later.heartbeat != other.heartbeat:
                 raise RunHeld(str(later))

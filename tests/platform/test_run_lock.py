@@ -146,13 +146,21 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
     thread = threading.Thread(target=live)
     thread.start()
     try:
-        with pytest.raises(RunHeld, match="elsewhere"), RunLock(client, run_id, heartbeat_s=0.5):
-            pass
+        for new in False, True:
+            lock = RunLock(client, run_id, new=new, heartbeat_s=0.5, stale_s=1.0)
+            with pytest.raises(RunHeld, match="elsewhere"), lock:
+                pass
     finally:
         stop.set()
         thread.join()
 
+    # It has died just now, as a search knows that goes on with its own trial.
+    elsewhere(client, run_id, time.time())
+    with RunLock(client, run_id, new=True, stale_s=0.5) as lock:
+        assert lock.is_ours()
+
     # It is dead.
+    elsewhere(client, run_id, heartbeat=1.0)
     with RunLock(client, run_id, heartbeat_s=0.1) as lock:
         assert lock.is_ours()
         assert tag(client, run_id)["host"] == socket.gethostname()
