@@ -12,6 +12,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakMethod, finalize
 
@@ -29,6 +30,7 @@ from .exchange.agreement import described, description, flattened, require_agree
 from .exchange.keys import require_long_enough
 from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
 from .exchange.lockstep import run
+from .exchange.members.island import Island, IslandRounds, require_place
 from .exchange.members.resuming import fitting
 from .exchange.members.rounds import MemberRounds, Members, Membership
 from .exchange.mesh import connected, most_bytes_of
@@ -58,7 +60,8 @@ class LocalSteps:
 
     Every worker has a model and an optimizer; all begin with rank 0's weights. Wrap the model in nothing that
     synchronizes gradients. A model under `fully_shard` works, too: `group` then has the processes that hold
-    the same shard. With `members`, workers come and go, and no process group is needed.
+    the same shard. With `members`, workers come and go, and no process group is needed; a sharded model is
+    one worker, whose processes call all methods together.
 
     Attributes:
         method: what is sent.
@@ -116,7 +119,8 @@ class LocalSteps:
             moments_every: by field of the optimizer's state, steps from one averaging over workers to the
                 next: `{"exp_avg": 90, "exp_avg_sq": 180}` with `every=30` (DES-LOC, arXiv 2505.22549). By
                 default, moments stay the worker's.
-            group: the workers' process group; by default all.
+            group: the workers' process group; with members, that of the processes that hold one sharded
+                model. By default all.
             pattern: who sends to whom.
             downlink: for sharded and parameter_server, the method of sums on their way back; by default the
                 compressor.
@@ -124,7 +128,8 @@ class LocalSteps:
             buffers: whether all workers take rank 0's buffers, at first and in each exchange.
             key: the same on all workers, 16 bytes or more: messages are encrypted then.
             threads: number of CPU threads for a pass; by default as many as torch uses.
-            members: where the coordinator is of workers that come and go; in place of `group` and `key`.
+            members: where the coordinator is of workers that come and go; in place of `group`, if the model
+                is not sharded, and of `key`.
 
         Raises:
             ValueError: an argument is not valid, alone or beside the others; the message names it.
@@ -160,24 +165,28 @@ class LocalSteps:
         )
         names = list(reversed(parameters))  # the last one first, as in DDP's buckets
         self._parameters = {name: parameters[name] for name in names}
-        weights = self._weights
-        parts = _parts(fragments, names, [weight.numel() for weight in weights])
-        _require_interval(every, every_examples)
-        _require_moments(moments_every or {}, every, members)
-        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
-            raise ValueError(problem)
-        if members is not None:
-            _require_plain(
-                model, self._fields, len(parts), every, group=group, downlink=downlink, sites=sites, key=key
-            )
-        self._by_examples = every_examples is not None
-        self._weighted: bool | None = True if self._by_examples else None
         self._known = {id(parameter): parameter for parameter in self._parameters.values()}
         self._frozen = {
             named[name]: parameter
             for name, parameter in model.named_parameters()
             if id(parameter) not in self._known
         }
+        held, frozen = list[Any](self._parameters.values()), list[Any](self._frozen.values())
+        buffered = model if buffers else None
+        island = _island_of([*held, *frozen], buffered, members, group)
+        tensors = [*held, *frozen] if island is None else island.stand_ins
+        held, frozen = tensors[: len(held)], tensors[len(held) :]
+        weights = list(map(local_tensor, held))
+        parts = _parts(fragments, names, [weight.numel() for weight in weights])
+        _require_interval(every, every_examples)
+        _require_moments(moments_every or {}, every, members)
+        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
+            raise ValueError(problem)
+        if members is not None:
+            others = {"group": group if island is None else None, "downlink": downlink, "sites": sites}
+            _require_plain(self._fields, len(parts), every, **others, key=key)
+        self._by_examples = every_examples is not None
+        self._weighted: bool | None = True if self._by_examples else None
         began = buffers_of(model) if buffers else {}
         described_as = {
             **flattened(self.method),
@@ -187,11 +196,14 @@ class LocalSteps:
             "buffers": str(buffers),
             "moments_every": str(dict(moments_every or {})),
             **described(dict(zip(names, weights, strict=True))),
-            **{f"frozen {name!r}": description(tensor) for name, tensor in self._others.items()},
+            **{
+                f"frozen {name!r}": description(local_tensor(tensor))
+                for name, tensor in zip(self._frozen, frozen, strict=True)
+            },
             **buffer_fields(began),
         }
         group = dist.group.WORLD if group is None else group
-        if members is None:
+        if members is None or island is not None:
             assert group is not None
             require_agreement(described_as, group)
         require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
@@ -203,23 +215,35 @@ class LocalSteps:
             worker_group.broadcast([*weights, *self._others.values(), *began.values()])
             if pattern == "hierarchical":
                 placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
-        dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
-        agreed = [
-            on_host(weight, dtype) if offload else weight.reshape(-1).to(dtype, copy=True)
-            for weight, dtype in zip(weights, dtypes, strict=True)
-        ]
-        worker = Worker(ops_for(agreed[0].device, threads), self._rank, self.workers)
-        interval, state = float(every or every_examples or 0), Agreed.begin(agreed, began, self._fields)
-        held, buffered = list(self._parameters.values()), model if buffers else None
-        self._rounds: LocalRounds | MemberRounds
-        self._moments: MomentMeans | None = None
-        if members is not None:
-            self._rounds = MemberRounds(
+
+        def begin() -> tuple[Worker, Agreed]:
+            weights = map(local_tensor, held)
+            agreed = [
+                on_host(weight, dtype) if offload else weight.reshape(-1).to(dtype, copy=True)
+                for weight, dtype in zip(weights, dtypes, strict=True)
+            ]
+            worker = Worker(ops_for(agreed[0].device, threads), self._rank, self.workers)
+            return worker, Agreed.begin(agreed, began, self._fields)
+
+        def member(**options: Any) -> MemberRounds:
+            assert members is not None
+            worker, state = begin()
+            return MemberRounds(
                 members, described_as, worker, names, parts, self.method, self._fields, interval,
-                self._by_examples, state, held, list(self._others.values()), buffered, self._optimizers,
+                self._by_examples, state, held, frozen, buffered, self._optimizers, **options
             )  # fmt: skip
+
+        dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
+        interval = float(every or every_examples or 0)
+        self._rounds: LocalRounds | MemberRounds | IslandRounds
+        self._moments: MomentMeans | None = None
+        if island is not None:
+            self._rounds = IslandRounds(island, partial(member, waiting=island.pulse), self.workers)
+        elif members is not None:
+            self._rounds = member()
         else:
             assert worker_group is not None
+            worker, state = begin()
             self._rounds = LocalRounds(
                 worker_group, worker, names, parts, (self.method, sums), self._fields, interval, state,
                 held, buffered, placed,
@@ -233,7 +257,8 @@ class LocalSteps:
             note = WeakMethod(self._rounds.note_squares)
             handle = self._optimizers[0].register_step_pre_hook(lambda *_: (now := note()) and now())
             finalize(self, handle.remove)
-        self._elements = sum(weight.numel() for weight in weights)
+        is_counted = island is None or island.rank == 0  # the leader sends for its island
+        self._elements = sum(weight.numel() for weight in weights) * is_counted
         self.last_step, self._before_last = Step(), Totals()
 
     @property
@@ -251,7 +276,7 @@ class LocalSteps:
 
         Args:
             examples: of this step's batch. With them, workers weigh by how many they learned from; all
-                workers give them, or none does.
+                workers give them, or none does. Of a sharded model with members, those of all its processes.
 
         Returns:
             Whether weights changed: something was merged.
@@ -284,6 +309,7 @@ class LocalSteps:
         amount = learned if learned is not None and self._by_examples else 1.0
         merged = run(self._rounds.advance(self.last_step, amount, learned))
         if self._moments is not None:
+            assert isinstance(self._rounds, LocalRounds)
             run(self._moments.advance(self._rounds.steps, self.last_step, self._rounds.traffic))
         return merged
 
@@ -342,15 +368,15 @@ class LocalSteps:
         return self._of_members.membership
 
     @property
-    def _of_members(self) -> MemberRounds:
-        if not isinstance(self._rounds, MemberRounds):
+    def _of_members(self) -> MemberRounds | IslandRounds:
+        if isinstance(self._rounds, LocalRounds):
             raise ValueError("LocalSteps was made without members")
         return self._rounds
 
     @property
     def is_first_worker(self) -> bool:
         """Whether this worker logs for all: the first of its group, and of the first shard."""
-        if isinstance(self._rounds, MemberRounds):
+        if not isinstance(self._rounds, LocalRounds):
             return self._rounds.is_first
         meshes = (
             getattr(parameter, "device_mesh", None) for parameter in self._parameters.values()
@@ -359,7 +385,10 @@ class LocalSteps:
 
     @property
     def totals(self) -> Totals:
-        """The ledger of all steps so far. Buffers are not in it, as with DDP."""
+        """The ledger of all steps so far. Buffers are not in it, as with DDP.
+
+        With members, rank 0 of the processes that hold a sharded model counts for all of them.
+        """
         return self._before_last.plus(self.last_step)
 
     @contextmanager
@@ -371,8 +400,11 @@ class LocalSteps:
         weights = self._weights
         kept = [on_host(weight) if self._fields.offload else weight.clone() for weight in weights]
         buffers = {name: buffer.clone() for name, buffer in buffers_of(self._model).items()}
-        copy_into(weights, self._rounds.agreed.weights)
-        load_buffers(self._model, self._rounds.agreed.buffers)
+        if isinstance(self._rounds, IslandRounds):
+            self._rounds.load_agreed(self._model)
+        else:
+            copy_into(weights, self._rounds.agreed.weights)
+            load_buffers(self._model, self._rounds.agreed.buffers)
         try:
             yield
         finally:
@@ -386,11 +418,12 @@ class LocalSteps:
         workers must save after the same step. It may be loaded with another `offload`.
         """
         rounds = self._rounds.worker_state()  # a member merges what is on its way
+        agreed = self._rounds.agreed.weights  # those of an island are its leader's
         return {
             "version": _VERSION,
             "rank": self._rank,
             "workers": self.workers,
-            "agreed": dict(zip(self._parameters, self._rounds.agreed.weights, strict=True)),
+            "agreed": dict(zip(self._parameters, agreed, strict=bool(agreed))),
             "own": dict(zip(self._parameters, self._weights, strict=True)),
             "others": dict(self._others),
             "buffers": buffers_of(self._model),
@@ -436,6 +469,7 @@ class LocalSteps:
                 raise ValueError(
                     f"version {saved.get('version')!r} of a state; this program reads {_VERSION}"
                 )
+            require_place(saved["rounds"].get("island"), getattr(self._rounds, "place", None))
             if shapes != [
                 {name: tensor.shape for name, tensor in saved[kind].items()} for kind in ("own", "others")
             ]:
@@ -451,10 +485,10 @@ class LocalSteps:
             require_same_worker(states[0], self._rank, self.workers, hint)
             former, own, shared = [], states[0], states[0]
         rounds = self._rounds
-        if isinstance(rounds, MemberRounds):
-            rounds.require_not_joined()
+        if not isinstance(rounds, LocalRounds) and rounds.has_joined:
+            raise ValueError("this member has joined already: load its state before the first step")
         rounds.load_shared(shared["shared"])
-        agreed = dict(zip(self._parameters, rounds.agreed.weights, strict=True))
+        agreed = dict(zip(self._parameters, rounds.agreed.weights, strict=bool(rounds.agreed.weights)))
         if not reshard:
             rounds.load_worker_state(own["rounds"])
         for kind, tensors in (("own", weights), ("agreed", agreed), ("others", self._others)):
@@ -516,9 +550,7 @@ def _read_fields(**fields: Any) -> LocalFields:
         ) from None
 
 
-def _require_plain(
-    model: nn.Module, fields: LocalFields, fragments: int, every: int | None, **others: object
-) -> None:
+def _require_plain(fields: LocalFields, fragments: int, every: int | None, **others: object) -> None:
     """Raises ValueError for what workers that come and go cannot have."""
     plain = {"pattern": "allgather", "exchange": "pseudo_gradients"}
     for name, value in plain.items():
@@ -533,8 +565,22 @@ def _require_plain(
         )
     for name in (name for name, value in others.items() if value is not None):
         raise ValueError(f"{name} with members: leave it out; Members says who they are, and has the key")
-    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
-        raise ValueError("model is sharded: a member has a whole model")
+
+
+def _island_of(
+    parameters: Sequence[Tensor],
+    model: nn.Module | None,
+    members: Members | None,
+    group: dist.ProcessGroup | None,
+) -> Island | None:
+    """The processes that hold a sharded model, which is to be a member; None if it is not."""
+    if members is None or not any(hasattr(parameter, "device_mesh") for parameter in parameters):
+        return None
+    if members.moments:
+        raise ValueError("moments = True with a sharded model: leave it out; a new member begins without")
+    group = dist.group.WORLD if group is None else group
+    assert group is not None
+    return Island(parameters, model, group)
 
 
 def _require_interval(every: int | None, every_examples: float | None) -> None:

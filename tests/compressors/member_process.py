@@ -3,7 +3,8 @@
     member_process.py HOST:PORT KEY_FILE CHECKPOINT LOG [OPTIONS]
 
 It appends a line of round, ballot and digest to LOG after each round, and saves CHECKPOINT then. At its end
-it appends what became of it, as JSON.
+it appends what became of it, as JSON. With "island" in OPTIONS, [RANK, SIZE, FILE], it is a process of an
+island, which meets the others by the file, and rank 0 has the lines.
 """
 
 import json
@@ -16,7 +17,9 @@ from pathlib import Path
 from time import sleep
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from taugrad.compressors import LocalSteps, Members, Outer
 from taugrad.compressors.exchange.tensors import to_bytes
@@ -24,6 +27,8 @@ from taugrad.compressors.exchange.tensors import to_bytes
 
 def make(members: Members, **options: object) -> tuple[nn.Module, torch.optim.Optimizer, LocalSteps]:
     model = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, 5))
+    if dist.is_initialized():
+        fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     compressor, outer = (
         "strom(density(0.2, every=1)) | golomb_rice",
@@ -55,6 +60,15 @@ def bits(local: LocalSteps) -> int:
     return zlib.crc32(to_bytes([*agreed.weights, *agreed.momentum, *agreed.buffers.values()]).data)
 
 
+def noticed(notices: list[int]) -> bool:
+    """Whether this process, or another one of its island, is told to end."""
+    if not dist.is_initialized():
+        return bool(notices)
+    count = torch.tensor(len(notices))
+    dist.all_reduce(count)
+    return bool(count)
+
+
 def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: str = "{}") -> None:
     torch.set_num_threads(1)
     members = Members(
@@ -65,7 +79,11 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: st
         round_within=10,
         leave_within=20,
     )
-    model, optimizer, local = make(members, **json.loads(options))
+    kept = json.loads(options)
+    if island := kept.pop("island", None):
+        rank, size, file = island
+        dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
+    model, optimizer, local = make(members, **kept)
     if Path(checkpoint).exists():
         local.load_state_dict(torch.load(checkpoint, weights_only=True))
     local.join()
@@ -76,12 +94,13 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: st
     leases = local.lease if options == "{}" else lambda: 0
     leases()
     with open(log, "a", buffering=1) as lines:
-        while not notices:
+        while not noticed(notices):
             train(model, optimizer, drawing)
             sleep(0.02)
             if local.step():
-                ballot = local._rounds._session.member.applied.ballot
-                lines.write(f"{local.membership.round} {ballot} {bits(local)}\n")
+                if rounds := getattr(local._rounds, "_member", local._rounds):  # else another process logs
+                    ballot = rounds._session.member.applied.ballot
+                    lines.write(f"{local.membership.round} {ballot} {bits(local)}\n")
                 torch.save(local.state_dict(), f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)
                 leases()

@@ -63,7 +63,7 @@ class Run:
         )  # fmt: skip
         self.at = process.stdout.readline().split()[-1]
 
-    def start(self, name: str, **options: int) -> None:
+    def start(self, name: str, **options: object) -> None:
         files = [str(self.folder / name) for name in ("key", f"{name}.checkpoint", f"{name}.log")]
         self._start(name, str(MEMBER), self.at, *files, json.dumps(options))
 
@@ -197,6 +197,33 @@ def test_members_with_fragments_or_a_delay_are_killed_and_come_back(run, options
         run.kill(name, signal.SIGTERM)
     first, second = agree(run, *"ab")
     assert len(first & second) >= 3
+
+
+def test_an_island_is_lost_with_one_of_its_processes_and_comes_back(run):
+    run.start_coordinator()
+
+    def start_island(name: str) -> None:
+        for rank in range(2):
+            run.start(f"b{rank}", island=[rank, 2, str(run.folder / name)])
+
+    run.start("a")  # a whole model
+    start_island("first")
+    run.wait_for_round(3, "a", "b0")
+    run.wait_for_round(run.last("b0") + 1, "b0")  # it has saved a checkpoint
+    run.kill("b1")
+    leader = run.processes.pop("b0")
+    run.wait_for_round(run.last("a") + 3, "a")
+    assert leader.wait(60) == 1
+    start_island("second")
+    run.wait_for_round(run.last("a") + 3, "a", "b0")
+    while len(set.intersection(*agree(run, "a", "b0"))) < 5:
+        run.wait_for_round(run.last("a") + 1, "a", "b0")
+    run.kill("b1", signal.SIGTERM)  # a notice, of which its leader learns
+    assert run.processes.pop("b0").wait(60) == 0
+    run.wait_for_round(run.last("a") + 2, "a")
+    agree(run, "a", "b0")
+    end = run.membership("b0")
+    assert (end["given"], end["joins"]) == (1, 2)
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ from ..local_rounds import Agreed
 from ..lockstep import Coroutine
 from ..mesh import most_bytes_of
 from ..rounds import ExchangeRecord
-from ..tensors import buffers_of, copy_bytes, load_buffers, to_bytes
+from ..tensors import buffers_of, copy_bytes, load_buffers, local_tensor, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
 from .messages import MOST_TEXT, Hello, Rules, StateId
@@ -82,7 +82,8 @@ class Members:
     """Seconds for which this member waits for the coordinator, to be let in, or in `finish` for others."""
     moments: bool = False
     """Whether a new member takes the moments of the optimizer, too, from the one that gives it the agreed
-    weights; not where its optimizer has some already, such as those of its checkpoint."""
+    weights; not where its optimizer has some already, such as those of its checkpoint. Refused with a sharded
+    model."""
     host: str = ""
     """This machine's address, as other members reach it; by default that by which it reaches the
     coordinator."""
@@ -165,12 +166,13 @@ class MemberRounds:
         frozen: Sequence[Tensor],
         model: nn.Module | None,
         optimizers: Sequence[Optimizer],
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepares a member; `settings` has what all must have in common, as fields and values.
 
         Those about tensors are compared as a digest. For the others see `LocalRounds`. `by_examples`: whether
         `every` counts examples, and members weigh by theirs. `frozen` has the parameters that are not
-        exchanged.
+        exchanged. `waiting` is called some times a second while the member waits.
         """
         self.agreed, self.every, self.membership = agreed, every, Membership()
         self.traffic = Traffic(members.max_members)
@@ -181,6 +183,7 @@ class MemberRounds:
             for ordinals in parts
         ]
         self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
+        self._waiting = waiting
         self.steps, self.progress, self._unit, self._sums = 0, 0.0, unit, method.reduction == "sum"
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
@@ -379,6 +382,7 @@ class MemberRounds:
                 if monotonic() > deadline:
                     raise MemberRefused(f"has waited for {wait_s:g} s: {session.member.waits_for}")
             session.wait(_POLL_S)
+            self._waiting()
 
     def _do(self, step: member.Step) -> None:
         session, membership = self._connected, self.membership
@@ -417,7 +421,8 @@ class MemberRounds:
     @property
     def _state(self) -> list[Tensor]:
         """What members have in common, and give to each other."""
-        return [*self.agreed.weights, *self.agreed.momentum, *self._frozen, *self.agreed.buffers.values()]
+        agreed, frozen = self.agreed, map(local_tensor, self._frozen)
+        return [*agreed.weights, *agreed.momentum, *frozen, *agreed.buffers.values()]
 
     def _restore(self, step: member.Restore) -> None:
         self.membership.restores += 1
@@ -579,10 +584,10 @@ class MemberRounds:
         for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 
-    def require_not_joined(self) -> None:
-        """Raises ValueError where it is too late to load a state."""
-        if self._session is not None:
-            raise ValueError("this member has joined already: load its state before the first step")
+    @property
+    def has_joined(self) -> bool:
+        """Whether it is too late to load a state."""
+        return self._session is not None
 
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned, before it joins; raises ValueError."""
