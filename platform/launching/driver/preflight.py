@@ -83,6 +83,10 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     if unknown := spec.training.until.keys() - has:
         reason = f"no metric of task.kind = {spec.task.kind}, which has {', '.join(has)}"
         raise SpecError(source, f"training.until.{min(unknown)}: {reason}")
+    for metric in task.metrics:
+        if metric.is_share and (wanted := spec.training.until.get(metric.name, 0.0)) > 1:
+            reason = f"it is a share, 0 to 1; {wanted:g}% are {wanted / 100:g}"
+            raise SpecError(source, f"training.until.{metric.name} = {wanted:g}: {reason}")
     growth = spec.training.batch_growth
     if isinstance(growth, AdaBatch) and growth.measure == "error" and ACCURACY.name not in has:
         reason = f"task.kind = {spec.task.kind} has no accuracy; use loss"
