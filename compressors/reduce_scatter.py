@@ -24,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from .bucket.compressor import Compressor, Worker
 from .bucket.layout import ParameterSlice, Shard
+from .bucket.ledger import Totals
 from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
@@ -51,7 +52,7 @@ _MARK_BYTES = 16
 
 
 def compress_reduce_scatter(
-    model: nn.Module, method: Method | Mapping[str, Any] | str
+    model: nn.Module, method: Method | Mapping[str, Any] | str, *, steps: int = 0
 ) -> "ReduceScatterState":
     """Sends the gradients that FSDP2 reduces inside an island in fewer bits, from the next backward pass on.
 
@@ -62,9 +63,11 @@ def compress_reduce_scatter(
         method: a method whose messages have a fixed size (every element in 1, 2, 4, 8 or 16 bits), its
             dictionary, or its line such as `linear(8, block=256)`. No residuals are kept. Ranges
             and tables are for each parameter's shard, or for each `block` of its elements.
+        steps: those before, in a run that is resumed: `totals.steps` and random numbers go on from there.
 
     Returns:
-        The state: what was sent (`last_step`, `totals`). Nothing of it belongs into a checkpoint.
+        The state: what was sent (`last_step`, `totals`). A checkpoint needs nothing of it but `totals.steps`,
+        if the method draws random numbers.
 
     Raises:
         ImportError: this torch has no custom reduce-scatters (of the import, too).
@@ -73,7 +76,7 @@ def compress_reduce_scatter(
         ValueError: the method cannot be used, or a pattern matches no parameter.
         RuntimeError: a module has a custom reduce-scatter already.
     """
-    return ReduceScatterState(model, _without_residuals(read_config(method)))
+    return ReduceScatterState(model, _without_residuals(read_config(method)), steps)
 
 
 def _without_residuals(method: Method) -> CompressedMethod:
@@ -124,9 +127,10 @@ class ReduceScatterState(StepState):
         failure: the error that made a reduction fail; `backward()` raises it.
     """
 
-    def __init__(self, model: nn.Module, config: CompressedMethod) -> None:
+    def __init__(self, model: nn.Module, config: CompressedMethod, steps: int = 0) -> None:
         """Prepares to reduce the gradients of a model; see `compress_reduce_scatter`."""
         super().__init__(config, lambda: self._sharded)
+        self._before_last = Totals(steps=steps)
         self._sharded: dict[str, nn.Parameter] = {}
         self._groups = named_groups(model)
         if any(has_custom_reduce_scatter(named.group) for named in self._groups):
@@ -191,6 +195,7 @@ class ReduceScatterState(StepState):
         workers = len(gradients)
         shards = [shard for row in gradients for shard in torch.split(row, rows.padded)]
         outgoing = rows.all.compress(shards, self.totals.steps)
+        rows.all.commit()  # there are no residuals to put anything back to
         self._readback.forget()  # marks say what is not finite
         marks = torch.stack(torch._foreach_norm(shards, inf)).float().mul_(0).view(workers, -1)
         self._marks.append((rows.names, marks.sum(0)))

@@ -97,8 +97,8 @@ class Compressor:
         self._number, self._iteration = number, 0
         self._names, sizes = shard.names, [part.elements for part in shard.slices]
         self._sizes, known = sizes, worker.model_sizes
-        pairs = zip(self._names, sizes, strict=True)
-        layout = lay_out(sizes, [is_exempt(method.exempt, name, known.get(name, n)) for name, n in pairs])
+        wholes = [(part.name, known.get(part.name, part.whole)) for part in shard.slices]
+        layout = lay_out(sizes, [is_exempt(method.exempt, *whole) for whole in wholes])
         if worker.readback is not None:
             block, bits = getattr(method, "block", 0), int(getattr(method, "value_bits", 0))
             fixed = FixedSize(method.message_form, bits, block, layout.sent, layout.whole, messages)

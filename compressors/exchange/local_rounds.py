@@ -499,7 +499,9 @@ class LocalRounds:
         exchange = fragment.send(self.steps - fragment.sent_step, weight)
         rounds, result = self._rounds(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
-            result = self._thread.submit(run, rounds)
+            device = fragment.parameters[0].device
+            stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+            result = self._thread.submit(_run_on, stream, rounds)
         else:
             result.set_result((yield from rounds))
         fragment.in_flight = InFlight(self.steps + delay, exchange.record, result.result)
@@ -580,6 +582,12 @@ class LocalRounds:
         self.progress = max(float(state["progress"]) for state in states)
         for number, fragment in enumerate(self.fragments):
             fragment.take_over([state["fragments"][number] for state in states], models)
+
+
+def _run_on(stream: torch.cuda.Stream | None, rounds: Coroutine[_Result]) -> _Result:
+    """Runs rounds in another thread, on the stream of the one that uses their result."""
+    with torch.cuda.stream(stream):
+        return run(rounds)
 
 
 def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ..fields import Settings
 from ..ops.array import Array, symbol_type
@@ -129,6 +129,15 @@ class Quantile(Bins):
     makes = "quantile"
 
     kind: Literal["quantile"] = "quantile"
+
+    @model_validator(mode="after")
+    def _tables_are_short(self) -> Quantile:
+        if self.block and 2 * 2**self.bits > 8 * self.block:
+            raise ValueError(
+                f"bits = {self.bits} with block = {self.block}: a block's table of 2^bits means is more than "
+                "twice as long as its gradients; take fewer bits, longer blocks, or linear"
+            )
+        return self
 
 
 class Float8(Blocks):

@@ -182,7 +182,9 @@ class SparseMethod(CompressedMethod):
         clip: Clip | None = getattr(self, "clip", None)
         if clip is None or (given.iteration + 1) % clip.every:
             return lambda: None
-        most = [clip.to * tau for tau in selected.taus.tolist()]
+        # Where a sum was not finite nothing is sent, and topk has no tau.
+        taus = np.where(selected.nonfinite, np.inf, selected.taus)
+        most = [clip.to * tau for tau in taus.tolist()]
         given.ops.clamp([part.residual for part in parts if part.residual is not None], most)
         return given.squares_of(given.segments.places[given.numbers].tolist())
 

@@ -345,7 +345,9 @@ class EngineReader(StreamReader):
 
                 def take(patch: DecodedPatch = patch, staged: list[Staged] = staged) -> Sums:
                     early = self._staged
-                    staged.append(early if early and early.patch is patch else self._stage(patch))
+                    if early is None or early.patch is not patch or not all(w.fits() for w in early.writes):
+                        early = self._stage(patch)  # memory may have changed since
+                    staged.append(early)
                     return staged[0].changes
 
                 changes = merge(on_all(self._gather, take))

@@ -33,6 +33,9 @@ class WeightPatch(bytes):
 
     _made_from: Weights | None = None
 
+    def __reduce__(self) -> tuple[type["WeightPatch"], tuple[bytes]]:
+        return WeightPatch, (bytes(self),)  # without the weights that it was made from
+
     @property
     def sections(self) -> list[PatchSection]:
         """Tensors, digests, and how many elements change; raises CorruptMessage."""

@@ -63,7 +63,7 @@ class EnginePart:
         if target.shape != source.shape:
             raise EngineRefused(f"{tuple(source.shape)} is copied to {tuple(target.shape)}")
         strides = zip(source.shape, source.stride(), target.stride(), strict=True)
-        axes = sorted((Axis(*row) for row in strides if row[0] > 1), key=lambda axis: -axis.source)
+        axes = sorted((Axis(*row) for row in strides if row[0] != 1), key=lambda axis: -axis.source)
         merged = list[Axis]()
         for axis in axes:
             if merged and merged[-1][1:] == (axis.size * axis.source, axis.size * axis.target):
@@ -211,6 +211,10 @@ class Write(NamedTuple):
     at: Positions
     after: Tensor
     before: Tensor
+
+    def fits(self) -> bool:
+        """Whether memory has what they were."""
+        return np.array_equal(_patterns(gather(self.memory, self.at)), _patterns(self.before))
 
     def apply(self) -> None:
         """Writes what they become."""

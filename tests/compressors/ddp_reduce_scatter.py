@@ -168,9 +168,24 @@ def a_gradient_that_is_not_finite_is_refused_or_skipped_in_the_island() -> None:
             for optimizer in optimizers:
                 optimizer.zero_grad()
         assert state.totals.skipped_steps == 1
+        assert not any(rows.all._taken for rows in state._rows.values())  # no message is kept
         assert state.last_step.nonfinite == []
         assert whole.totals.steps == 2
         assert weights(model).equal(weights(other))
+
+
+@scenario(2)
+def a_resumed_run_draws_the_random_numbers_that_come_next() -> None:
+    gradients = []
+    for before in (0, 1):
+        model = sharded(island())
+        state = compress_reduce_scatter(model, "natural", steps=before)
+        for _ in range(before, 2):
+            model.zero_grad()
+            passed(model, 0)
+        assert state.totals.steps == 2
+        gradients.append(torch.cat([local(parameter.grad).flatten() for parameter in model.parameters()]))
+    assert gradients[0].equal(gradients[1])
 
 
 @scenario(4)

@@ -14,9 +14,11 @@ import workbench
 from cases import in_turn
 from workbench import with_fields
 
-from taugrad.compressors.bucket.compressor import is_exempt
+from taugrad.compressors.bucket.compressor import Compressor, Worker, is_exempt
+from taugrad.compressors.bucket.layout import cut
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.base import Exempt
+from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.ops.parts import Part
 
 RULES = ("wgt", "bgt", "qgt", "strom")
@@ -58,6 +60,15 @@ def test_names_and_sizes_that_are_exempt() -> None:
     }
     assert {case: is_exempt(exempt, *case) for case in cases} == cases
     assert not is_exempt(Exempt(), "a", 0)
+
+
+def test_a_slice_is_exempt_where_its_parameter_is() -> None:
+    sizes, method = {"large": 9, "small": 5}, read_config("topk(0.5, exempt={'smaller_than': 6})")
+    for shard in cut(sizes, 4):
+        layout = Compressor(method, Worker(CPU), shard).layout  # type: ignore[arg-type]
+        assert [shard.names[ordinal] for ordinal in layout.whole.ordinals] == [
+            name for name in shard.names if name == "small"
+        ]
 
 
 def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
@@ -166,6 +177,11 @@ def test_topk_clips_by_the_smallest_magnitude_sent() -> None:
         smallest = np.abs(step.decoded[i][step.decoded[i] != 0]).min()
         assert step.tallies[i].tau == smallest
         assert np.abs(worker.residual(i)).max() == np.float32(0.5) * smallest
+    gradients = [np.full(size, 3, np.float32) for size in workbench.SIZES]
+    gradients[0][5] = np.nan
+    before = worker.residual(0)
+    worker.step(gradients)  # sends nothing: there is no smallest magnitude
+    assert np.array_equal(np.delete(worker.residual(0), 5), np.delete(before + np.float32(3), 5))
 
 
 @in_turn("decay", [0.5, 0.0])

@@ -38,7 +38,7 @@ def model(seed: int = 0) -> Weights:
         "norm": (8,),
     }
     weights = {name: torch.randn(shape, generator=generator).bfloat16() for name, shape in shapes.items()}
-    return weights | {"head": weights["embed"], "unused": torch.arange(5)}
+    return weights | {"head": weights["embed"], "unused": torch.arange(5), "empty": torch.empty(0, 3)}
 
 
 def step(weights: Weights, seed: int) -> None:
@@ -354,6 +354,19 @@ def test_a_late_patch_of_a_writer_that_was_taken_over(
     second.close()
 
 
+def test_memory_that_changed_behind_a_patch_computed_ahead_is_replaced(tmp_path: Path) -> None:
+    states = published(tmp_path, 2)
+    group = Group(states[0])
+    group.follow(tmp_path, poll_s=0.001)
+    reader = group.engines[0].reader
+    while reader._staged is None:
+        time.sleep(0.001)
+    group.engines[0].embed.zero_()
+    assert group.update() == 1
+    assert group.has(states[1])
+    reader.close()
+
+
 def test_a_patch_that_was_fetched_ahead_of_a_stream_that_was_replaced(tmp_path: Path) -> None:
     states = published(tmp_path, 2, full_every=9)
     group = Group(states[0])
@@ -418,7 +431,7 @@ def test_what_cannot_be_mapped_is_reloaded_whole(ranks: int, tmp_path: Path) -> 
     group.follow(tmp_path / f"weights{ranks}")
     assert all(all(map(torch.equal, old, e.memory())) for old, e in zip(before, group.engines, strict=True))
     copies = {name for name, t in group.engines[0].reader._tensors.items() if t.copy is not None}
-    assert copies == {"o", "k", "q", "norm", "unused"}  # q is in a layer with k
+    assert copies == {"o", "k", "q", "norm", "unused", "empty"}  # q is in a layer with k
     for number in (1, 3, 8, 5):  # by patches, and by snapshots
         assert group.update(number) == number
         assert group.has(states[number])
