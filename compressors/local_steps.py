@@ -327,8 +327,9 @@ class LocalSteps:
                 self._known[id(parameter)] = parameter  # another model's
 
     def finish(self) -> None:
-        """Exchanges what has moved since the last exchange, and waits for it: all have the agreed weights.
+        """Exchanges what has moved since the last exchange, and waits for it.
 
+        All then have the agreed weights; with `unsent`, less that part of their own residual.
         All workers must call this after equally many exchanges. With members, this one then has the weights
         of the latest round, and leaves. Raises as `step` does.
         """

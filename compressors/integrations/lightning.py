@@ -43,7 +43,7 @@ class TaugradStrategy(DDPStrategy):
 
         Args:
             method: see `compress_gradients`.
-            compress: more arguments of `compress_gradients`, such as {"exchange": "hierarchical"}. The
+            compress: more arguments of `compress_gradients`, such as {"pattern": "hierarchical"}. The
                 precision plugin's scaler is given to it.
             options: of Lightning's `DDPStrategy`, such as `find_unused_parameters`.
         """

@@ -66,15 +66,13 @@ def load_rank(
         name: as for `save_rank`.
         checkpoint: that the files must belong to; by default, any.
         reshard: whether another number of workers may have written the files. If so, each rank reads the
-            files of all (see `CompressionState.load_state_dict`); not for `LocalSteps`.
+            files of all (see `CompressionState.load_state_dict`).
 
     Raises:
         FileNotFoundError: the folder does not exist, or lacks this rank's file, or with `reshard` any rank's.
         ValueError: a file is damaged, or of another checkpoint; or as for `CompressionState.load_state_dict`,
             which names the rank or the parameter.
     """
-    if reshard and isinstance(state, LocalSteps):
-        raise ValueError("reshard = True with LocalSteps: it goes on with as many workers as before only")
     system, place = fsspec.url_to_fs(str(folder))
     if not system.exists(place):
         raise FileNotFoundError(f"{folder}: there is no such folder; residuals were to be loaded from it")
@@ -92,7 +90,7 @@ def load_rank(
         return _read(system, path, checkpoint)
 
     rank = dist.get_rank()
-    if reshard and isinstance(state, WorkerState) and (former := read(0)["workers"]) != state.workers:
+    if reshard and (former := read(0)["workers"]) != state.workers:
         state.load_state_dict([read(rank) for rank in range(former)], reshard=True)
     else:
         state.load_state_dict(read(rank))

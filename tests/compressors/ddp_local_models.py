@@ -1,5 +1,6 @@
 """Local steps with models of all kinds: their parameters and buffers, and changes of these; see ddp.py."""
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from ddp import DEVICE, assert_alike, everyone, new_group, refusal, scenario, th
 from torch import Tensor, nn
 
 from taugrad.compressors import LocalSteps, Outer
+from taugrad.compressors.integrations.rank_files import load_rank
 
 Change = Callable[[nn.Sequential], Any]
 CHANNELS_LAST: Any = {"memory_format": torch.channels_last}
@@ -315,7 +317,15 @@ def local_steps_go_on_with_another_number_of_workers(name: str) -> None:
             assert hint.endswith("load the states of all of them with reshard=True"), hint
             said = refusal(lambda: again.load_state_dict(states[:2], reshard=True))  # noqa: B023
             assert said == "ValueError: the states of ranks [0, 1]; those of 3 workers are needed"
-        again.load_state_dict(states[::-1], reshard=True)
+            again.load_state_dict(states[::-1], reshard=True)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                files = everyone(folder)[0]
+                for saved in states if rank == 0 else ():
+                    torch.save({**saved, "checkpoint": None}, f"{files}/taugrad-rank{saved['rank']}.pt")
+                everyone(None)
+                load_rank(again, files, reshard=True)
+                everyone(None)
         assert again.totals.steps == 6
         states = [state for state in everyone(again.state_dict()) if state is not None] if now == 2 else []
         again.finish()

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from taugrad.compressors import LocalSteps, PatchReader, compress_gradients
+from taugrad.compressors import PatchReader, compress_gradients
 from taugrad.compressors.integrations.metrics import ledger_metrics
 from taugrad.compressors.integrations.rank_files import load_rank, new_checkpoint_id, save_rank
 from taugrad.platform.tracking import names
@@ -83,8 +83,6 @@ def test_files_of_another_number_of_workers_are_resharded_where_asked(alone, tmp
     (tmp_path / "taugrad-rank0.pt").unlink()
     with pytest.raises(FileNotFoundError, match=r"no taugrad-rank0.pt: .*reshard=True"):
         load_rank(state, tmp_path)
-    with pytest.raises(ValueError, match="reshard = True with LocalSteps"):
-        load_rank(LocalSteps.__new__(LocalSteps), tmp_path, reshard=True)
 
 
 def test_without_ddp_libraries_say_so(tmp_path):
