@@ -20,7 +20,7 @@ from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.members import rounds
 from taugrad.compressors.exchange.members.fragment import MemberFragment
 from taugrad.compressors.exchange.members.member import COORDINATOR, Given, TakeOver
-from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of
+from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of, split
 from taugrad.compressors.exchange.members.resuming import fitting
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
 from taugrad.compressors.exchange.rounds import ExchangeRecord
@@ -514,6 +514,20 @@ def test_the_state_of_a_member_that_has_just_joined_again_has_nothing_that_count
     session.close()
 
 
+def test_steps_after_an_offer_keep_their_examples_when_the_member_joins_again():
+    weight, fields = torch.zeros(4), LocalFields(delay_steps=2)
+    agreed = Agreed.begin([weight.clone()], {}, fields)
+    worker = Worker(ops_for(torch.device("cpu")), 0, 4)
+    fragment = MemberFragment(read_config("none"), worker, ["w"], [0], agreed, [weight], fields, 8.0)
+    fragment.trains, fragment.part.examples = True, 8.0
+    fragment.offer(0, ExchangeRecord(Traffic(4)))
+    fragment.begin_anew(1)
+    fragment.part.examples = 5.0  # its model trains on
+    fragment.set_aside()
+    fragment.forget()
+    assert (fragment.part.examples, fragment.unsent_examples) == (5.0, 0.0)
+
+
 def test_what_a_member_has_forgotten_has_no_examples_either():
     weight = torch.zeros(4)
     fields = LocalFields()
@@ -544,6 +558,46 @@ def test_what_is_taken_over_too_late_to_be_given_on_counts_as_lost(coordinator, 
     assert local.leave()
     assert (local.membership.taken_over, local.membership.dropped) == (1, 1)
     assert local.membership.dropped_squares == 4.0 * update.numel()
+
+
+def test_a_member_with_a_shard_gives_on_what_it_took_over(coordinator, monkeypatch):
+    model, optimizer, local = make(members(coordinator))
+    local.lease()
+    train(model, optimizer, torch.Generator().manual_seed(1))
+    local.step()
+    rounds, member, given = local._rounds, local._rounds._session.member, []
+    update = torch.full_like(rounds._fragments[0].pending, 2.0).bfloat16()
+    rounds._do(TakeOver(joined(to_bytes([update]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))))
+
+    def give(data: Any, now: float) -> None:
+        given.append(split(data, "it")[0])
+        steps = iter([Given()])
+        monkeypatch.setattr(rounds._session, "next", lambda: next(steps, None))
+
+    monkeypatch.setattr(member, "give", give)
+    assert local.leave()
+    assert np.array_equal(given[0], to_bytes([update]))  # the shard goes to others as a whole
+
+
+def test_a_buffer_that_changes_its_shape_is_named_and_reaches_nobody(coordinator):
+    model, optimizer, local = make(members(coordinator))
+    model.register_buffer("cache", torch.zeros(1))
+    local = LocalSteps(model, optimizer, every=1, members=members(coordinator))
+    local.join()
+    model.cache = torch.zeros(4)
+    with pytest.raises(ValueError, match=r"buffer 'cache' is float32 \[4\] now, and was float32 \[1\]"):
+        local.step()
+    assert local.state_dict()["rounds"]["hello"]["state"] is not None
+    local.leave()
+
+
+def test_a_state_of_other_fragments_changes_nothing():
+    state = make(members("127.0.0.1:1"), fragments=3)[2].state_dict()
+    state["shared"]["steps"] = 7
+    local = make(members("127.0.0.1:1"))[2]
+    with pytest.raises(ValueError, match="the state of 3 fragments, this run has 1"):
+        local.load_state_dict(state)
+    assert local._rounds.steps == 0
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -705,6 +759,8 @@ def test_what_members_cannot_have_is_refused(options, message):
     [
         ({"quorum": 2}, "quorum = 2"),
         ({"max_members": 0}, "max_members = 0"),
+        ({"min_members": 9}, "min_members = 9 with max_members = 8"),
+        ({"wait": 4.0}, "wait = 4.0 with silent_after = 10.0: must be half or more"),
         ({"coordinator": "nowhere"}, "must be HOST:PORT"),
         ({"key": b"short"}, "a key of 5 bytes"),
     ],

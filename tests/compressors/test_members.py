@@ -8,6 +8,7 @@ from members_simulation import RULES, Process, World
 
 from taugrad.compressors import CorruptMessage, MemberRefused
 from taugrad.compressors.exchange.members.decisions import (
+    KEEP,
     Coordinator,
     LeasedShard,
     Occupant,
@@ -286,6 +287,16 @@ def coordinator_of(table: Table) -> Coordinator:
     return Coordinator(table, "n", 0.0)
 
 
+def table_of(count: int, **fields: object) -> Table:
+    """With so many members."""
+    members = {
+        i: Occupant(slot=i - 1, process=f"{i}", endpoint="", residual_counts=False, since=3, joining=False)
+        for i in range(1, count + 1)
+    }
+    records = {i: Record(process=f"{i}") for i in members}
+    return Table(run="r", rules=RULES, incarnations=count, members=members, records=records, **fields)
+
+
 def hello(name: str, **fields: object) -> Hello:
     return Hello(process=name, rules=RULES, **fields)
 
@@ -404,6 +415,32 @@ def test_a_residual_counts_after_its_process_has_joined_again_and_sent_nothing()
         assert view.residual_counts, name
 
 
+@pytest.mark.parametrize(("joining", "floor"), [(False, 100 - KEEP // 2 + 1), (True, 4)])
+def test_offers_are_kept_for_one_that_joins_and_some_for_one_that_hangs(joining, floor):
+    decisions = {n: Decision(round=n, ballot=0, offers={0: (1, n)}) for n in range(1, 101)}
+    coordinator = coordinator_of(table_of(2, last=100, known=100, decisions=decisions))
+    coordinator.table.members[2].joining = joining
+    for i, last in ((1, 100), (2, 3)):
+        state = StateId(round=last, ballot=0)
+        view = answer(
+            coordinator,
+            f"{i}",
+            Report(run="r", incarnation=i, epoch=1, version=1, number=1, applied=state, asks=True),
+        )
+    assert view.floor == floor
+
+
+def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_until_it_is_sent():
+    coordinator = coordinator_of(Table(run="r"))
+    state = StateId(round=6, ballot=0)
+    for name, counts in (("a", True), ("b", True), ("c", False)):
+        view = answer(coordinator, name, hello(name, state=state, origin="rank 0"))
+        assert view.residual_counts == counts, name
+        if name == "b":
+            coordinator.table.records[view.incarnation].taken = 1
+        coordinator.close(name, 0.0)
+
+
 def test_an_offer_of_a_member_of_long_ago_is_recalled():
     coordinator = coordinator_of(Table(run="r"))
     answer(coordinator, "a", hello("a"))
@@ -481,6 +518,24 @@ def test_offers_that_take_long_are_asked_for_only_until_it_is_known_how_long():
     assert asked == [2, 0, 0, 2]
 
 
+def test_a_member_waits_for_a_state_as_long_as_chunks_of_it_arrive():
+    member = Member(hello("a"), 0.0, wait_s=2.5)
+    entered(member, 1, joining=True, begins=False)
+    view = member.view
+    donor = view.peers[0].model_copy(update={"slot": 1, "incarnation": 2, "joining": False})
+    update = {"version": 2, "peers": (*view.peers, donor)}
+    member.receive(COORDINATOR, view.model_copy(update=update), 1.0)
+    for index in range(3):
+        chunk = OFFER.model_copy(update={"sender": 2, "key": (0, 0), "index": index, "count": 9})
+        member.receive(2, chunk, 2.0 + 2 * index)
+        member.receive(2, chunk, 3.0 + 2 * index)
+        member.receive(COORDINATOR, view.model_copy(update={**update, "version": 3 + index}), 4.0 + 2 * index)
+        member.require_progress(4.0 + 2 * index)
+    member.receive(COORDINATOR, view.model_copy(update={**update, "version": 9}), 9.0)
+    with pytest.raises(MemberRefused, match="without progress: has 3 of 9 chunks of a member's state"):
+        member.require_progress(9.0)
+
+
 def test_a_full_run_lets_nobody_in_until_one_leaves():
     coordinator = coordinator_of(Table(run="r"))
     for place in range(RULES.max_members):
@@ -517,19 +572,7 @@ def test_what_lies_in_the_queue_of_a_coordinator_that_was_stopped_is_read_before
 
 
 def test_a_coordinator_that_waits_for_many_names_some():
-    many = range(1, 129)
-    coordinator = coordinator_of(
-        Table(
-            run="r", rules=RULES.model_copy(update={"max_members": len(many)}), incarnations=len(many),
-            members={
-                i: Occupant(
-                    slot=i - 1, process=f"{i}", endpoint="", residual_counts=False, since=0, joining=False
-                )
-                for i in many
-            },
-            records={i: Record(process=f"{i}") for i in many},
-        )
-    )  # fmt: skip
+    coordinator = coordinator_of(table_of(128))
     report = Report(run="r", incarnation=1, epoch=1, version=1, number=1, held=((1, 1),), asks=True)
     view = answer(coordinator, "1", report)
     assert view.waiting.startswith("round 1 waits for slots 1, 2, 3,")

@@ -23,7 +23,7 @@ from ...errors import CompressionError
 from .messages import Decision, Hello, Key, Message, Peer, Recall, Rejection, Report, Rules, StateId, View
 
 KEEP = 128
-"""Rounds whose decisions and offers are kept for those that are behind."""
+"""Rounds whose decisions and offers are kept for those that join. For others, it is so many offers."""
 _REMEMBERED = 512
 """Former incarnations whose residual may still count."""
 _TRUSTED_ROUNDS = 8
@@ -64,6 +64,8 @@ class Record(_Durable):
     """What became of an incarnation's offers, and of its residual."""
 
     process: str
+    origin: str = ""
+    """See `Hello`."""
     taken: int = 0
     """The number of the last offer of its process that a round has."""
     heir: str = ""
@@ -317,12 +319,18 @@ class Coordinator:
 
     def _inherit(self, hello: Hello, incarnation: int) -> bool:
         """Makes the record of a process that joins; returns whether the residual that it has counts."""
-        table, record = self.table, Record(process=hello.process)
-        former, table.records[incarnation] = table.records.get(hello.previous), record
+        table, record, previous = (
+            self.table,
+            Record(process=hello.process, origin=hello.origin),
+            hello.previous,
+        )
+        if not previous and hello.origin:  # another start from the state of that worker
+            previous = next((i for i, one in table.records.items() if one.origin == hello.origin), 0)
+        former, table.records[incarnation] = table.records.get(previous), record
         if former is None and hello.origin and hello.origin not in table.origins:
             table.origins.append(hello.origin)
             return True
-        if former is None or hello.previous in table.members:
+        if former is None or previous in table.members:
             return False
         if former.heir != hello.process and self._has_lapsed(former):
             for one in table.records.values():
@@ -332,7 +340,7 @@ class Coordinator:
         if former.process == hello.process:  # it was thought to be gone
             record.taken = former.taken
             for other in table.records.values():
-                if other.adopted_by == hello.previous:
+                if other.adopted_by == previous:
                     other.adopted_by = incarnation
         counts = former.heir == hello.process and not former.adopted_by and former.taken <= hello.offered
         return counts and all(
@@ -622,7 +630,11 @@ class Coordinator:
         """What a member is told; 0: a person."""
         table, members = self.table, self.table.members
         applied = {i: self._applied(i) for i in members}
-        behind = min((n if n >= 0 else members[i].since for i, n in applied.items()), default=table.last)
+        least = {i: 0 if one.joining else table.last - KEEP // len(members) for i, one in members.items()}
+        behind = min(
+            (max(least[i], n if n >= 0 else members[i].since) for i, n in applied.items()),
+            default=table.last,
+        )
         peers = [
             Peer(
                 slot=member.slot,

@@ -78,7 +78,7 @@ class MemberFragment(Fragment):
     def set_aside(self) -> None:
         """Keeps for the next offer what is not sent; the model will continue from the agreed weights."""
         self.pending, self.pending_examples = self.unsent(), self.unsent_examples
-        self.trains, self.part.examples = False, 0.0
+        self._stop()
 
     def forget(self) -> float:
         """Forgets all that is not sent; returns its sum of squares."""
@@ -86,9 +86,14 @@ class MemberFragment(Fragment):
         for kept in (self._allgather.feedback.residuals, self._allgather.feedback.velocities):
             for tensor in kept.values():
                 tensor.zero_()
-        self.pending, self.pending_examples, self.trains = self.zeros(), 0.0, False
-        self.part.examples = 0.0
+        self.pending, self.pending_examples = self.zeros(), 0.0
+        self._stop()
         return squares
+
+    def _stop(self) -> None:
+        """Ends its steps. Those since an offer that is on its way stay in the model; so do their examples."""
+        if self.trains:
+            self.trains, self.part.examples = False, 0.0
 
     def offer(self, slot: int, record: ExchangeRecord) -> tuple[Payload, float]:
         """Compresses what is not sent; returns the message, and from how many examples it was learned.

@@ -179,6 +179,8 @@ class Member:
         self._usual: dict[int, float] = {}
         """By incarnation, how long its last offer took to arrive, since it was known."""
         self._fetch: _Fetch | None = None
+        self._fetched = 0
+        """How many chunks of one state it had at most, as this incarnation."""
         self._snapshot: tuple[StateId, Payload] | None = None
         """The agreed state for others, with the digest of its bytes."""
         self._early: deque[tuple[int, Want]] = deque(maxlen=_EARLY)
@@ -416,9 +418,10 @@ class Member:
         if now - self._answered_at > self._wait_s:
             raise MemberRefused(f"the coordinator has not answered for {self._wait_s:g} s")
         if now - self._in_at > self._wait_s:
-            raise MemberRefused(
-                f"has been joining for {self._wait_s:g} s: {self.waits_for or 'no member gives its state'}"
-            )
+            problem = self.waits_for or "no member gives its state"
+            if self._fetch is not None and self._fetch.chunks:
+                problem = f"has {len(self._fetch.chunks)} of {self._fetch.count} chunks of a member's state"
+            raise MemberRefused(f"has been joining for {self._wait_s:g} s without progress: {problem}")
 
     @property
     def waits_for(self) -> str:
@@ -496,7 +499,7 @@ class Member:
             void += [] if earlier.void_from is None else [earlier.void_from]
         if not self._counts:
             self.shards = set()
-        self._fetch, self._reported, self._asked, self._leases = None, None, {}, 0
+        self._fetch, self._fetched, self._reported, self._asked, self._leases = None, 0, None, {}, 0
         self._entered, self._trains, self._leaving = view.last, False, False
         slot = self._peers[self.incarnation].slot
         self._join = Join(slot, self.incarnation, self._counts, min(void, default=None))
@@ -594,6 +597,8 @@ class Member:
             fetch.state, fetch.count, fetch.chunks = state, chunk.count, {}
         fetch.donor = chunk.sender
         fetch.chunks.setdefault(chunk.index, chunk.payload)
+        if len(fetch.chunks) > self._fetched:
+            self._fetched, self._in_at = len(fetch.chunks), now
 
     def _restore(self, view: View) -> Restore | None:
         """The state that has arrived whole, if it is still of use."""

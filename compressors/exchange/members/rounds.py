@@ -40,6 +40,7 @@ from ..local_rounds import Agreed
 from ..lockstep import Coroutine
 from ..mesh import most_bytes_of
 from ..rounds import ExchangeRecord
+from ..side_channel import buffer_fields
 from ..tensors import buffers_of, copy_bytes, load_buffers, local_tensor, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
@@ -53,7 +54,7 @@ _POLL_S = 0.2
 _MOST_VALUE = MOST_TEXT // 3
 """Characters of a setting: a refusal has two of them."""
 _NUMBERS = np.dtype([("examples", "<f8"), ("fragment", "<i8")])
-IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards")
+IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards", "origin")
 """What a checkpoint has of a member's hello."""
 
 log = logging.getLogger("taugrad")
@@ -96,6 +97,12 @@ class Members:
         except ValidationError as problems:
             problem = problems.errors()[0]
             raise ValueError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}") from None
+        if self.min_members > self.max_members:
+            raise ValueError(f"min_members = {self.min_members} with max_members = {self.max_members}")
+        if self.wait < self.silent_after / 2:  # it hears the coordinator a few times in `silent_after`
+            raise ValueError(
+                f"wait = {self.wait} with silent_after = {self.silent_after}: must be half or more"
+            )
 
     def rules(self) -> Rules:
         """The coordinator's part; raises pydantic.ValidationError."""
@@ -202,6 +209,8 @@ class MemberRounds:
         self._delay, self._merge_at = fields.delay_steps, 0
         self._away: MemberFragment | None = None
         """The fragment that was handed in, while the model trains on."""
+        self._taken_over: Tensor | float = 0.0
+        """What it took over from members that left, since the last offer."""
         self._has_given = self._has_ended = False
         self._shard = 0
 
@@ -239,6 +248,7 @@ class MemberRounds:
             if monotonic() > until:
                 raise MemberRefused(f"no address for {host}, the coordinator's host, or no way to it")
             sleep(_POLL_S)
+            self._waiting()
         return address
 
     def lease(self) -> int:
@@ -265,7 +275,9 @@ class MemberRounds:
             self._continue()
         fragments, examples = self._fragments, 0.0
         rest = torch.cat([tensor for fragment in fragments for tensor in fragment.pattern.unsent()])
-        if not session.member.shards:  # others learn from these, all of them
+        if session.member.shards:  # others learn from these, all of them
+            rest = rest + self._taken_over
+        else:
             rest = rest + torch.cat([fragment.unsent() for fragment in fragments])
             examples = max(fragment.unsent_examples for fragment in fragments)
         given, pending = rest.bfloat16(), torch.cat([fragment.pending for fragment in fragments])
@@ -413,6 +425,7 @@ class MemberRounds:
                 residual = torch.cat([fragment.zeros() for fragment in self._fragments]).bfloat16()
                 copy_bytes(data, [residual])
                 self._keep(residual.float(), _read_numbers(numbers, 1, "a member that leaves")[0])
+                self._taken_over = self._taken_over + residual.float()
             case member.Given():
                 self._has_given = True
             case member.Leased():
@@ -457,6 +470,7 @@ class MemberRounds:
 
     def _drop(self) -> None:
         """Forgets what is not sent, which counts as lost."""
+        self._taken_over = 0.0
         if squares := sum(fragment.forget() for fragment in self._fragments):
             self._lose(squares)
 
@@ -505,8 +519,16 @@ class MemberRounds:
             fragment.averaging.done = (state.round + later) // len(self._fragments)
 
     def _hand_in(self, number: int) -> None:
-        """Offers a fragment."""
+        """Offers a fragment; raises ValueError where a buffer has another shape than at first."""
+        now = buffer_fields({} if self._model is None else buffers_of(self._model))
+        first = buffer_fields(self.agreed.buffers)
+        if changed := sorted(name for name, _ in now.items() ^ first.items()):
+            raise ValueError(
+                f"{changed[0]} is {now.get(changed[0])} now, and was {first.get(changed[0])}: the buffers of "
+                "members keep their shapes; buffers=False leaves them out"
+            )
         session, record = self._connected, ExchangeRecord(Traffic(self._members.max_members))
+        self._taken_over = 0.0
         if self._members.moments and not session.member.offered:
             moments_of(self._optimizers)  # what cannot be sent is told now, not when somebody needs it
         fragment = self._fragments[number]
@@ -580,6 +602,10 @@ class MemberRounds:
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
+        if len(shared["fragments"]) != len(self._fragments):
+            raise ValueError(
+                f"the state of {len(shared['fragments'])} fragments, this run has {len(self._fragments)}"
+            )
         self.steps = int(shared["steps"])
         for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
