@@ -150,9 +150,11 @@ class ImageFiles:
 
     @property
     def bytes_each(self) -> int:
+        """See `ray_stream.Reader.bytes_each`."""
         return self.framing.bytes
 
     def of(self, rows: NDArray[np.int64]) -> "ImageFiles":
+        """See `ray_stream.Reader.of`."""
         return replace(self, names=[self.names[i] for i in rows.tolist()], labels=self.labels[rows])
 
     def __call__(self, numbers: NDArray[np.int64], draw: Draw | None) -> dict[str, NDArray[Any]]:

@@ -80,9 +80,11 @@ class Rows:
 
     @property
     def bytes_each(self) -> int:
+        """See `ray_stream.Reader.bytes_each`."""
         return self.framing.bytes if self.framing else 4 * self.width
 
     def of(self, rows: NDArray[np.int64]) -> "Rows":
+        """See `ray_stream.Reader.of`."""
         return replace(self, chosen=rows if self.chosen is None else self.chosen[rows])
 
     def __call__(self, numbers: NDArray[np.int64], draw: Draw | None) -> dict[str, NDArray[Any]]:

@@ -58,7 +58,9 @@ class LossScale:
             self.factor, self._since = min(2 * self.factor, _LARGEST), 0
 
     def state_dict(self) -> dict[str, float]:
+        """For a checkpoint."""
         return {"factor": self.factor, "since": float(self._since)}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
+        """Restores what `state_dict` returned."""
         self.factor, self._since = float(state["factor"]), int(state["since"])

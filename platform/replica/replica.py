@@ -152,6 +152,7 @@ class Replica:
         return {"optimizer": self.optimizer.state_dict(), "scale": self.scale.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scale.load_state_dict(state["scale"])
 

@@ -97,6 +97,7 @@ class _Build:
         self.method = _exchanged(spec)
 
     def build(self) -> tuple[Synchronization, Randomness]:
+        """See `build_synchronization`."""
         spec, mode, simulated = self.spec, self.mode, self.spec.sync.is_simulated
         key = self._key() if mode.authenticated else None
         if isinstance(mode, GradientsSync) and mode.island is not None:

@@ -162,5 +162,6 @@ class Ledger:
         return notes
 
     def load(self, totals: dict[str, int]) -> None:
+        """Restores the sums; no entry is open then."""
         self.totals = Totals.from_state_dict(totals)
         self._open = []

@@ -22,6 +22,7 @@ class SimulatedWorkers(Synchronization):
     """
 
     def __init__(self, workers: Sequence[WorkerInLockstep]) -> None:
+        """Takes charge of all workers, by rank."""
         self.by_rank, self.ranks, self.workers = list(workers), range(len(workers)), len(workers)
         self.model, self.own_models = workers[0].model, workers[0].own_models
         self._open: list[tuple[Iteration, list[Iteration]]] = []

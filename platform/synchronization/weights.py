@@ -46,6 +46,7 @@ class LocalTraining(WorkerInLockstep):
     """See `Ledger`: whether the worker left its own step out."""
 
     def __init__(self, sync: WeightsSync, worker: LocalWorker) -> None:
+        """Takes charge of a worker."""
         self.local, self.model, self._replica = worker.local, worker.model, worker.replica
         elements = sum(parameter.numel() for parameter in worker.replica.parameters)
         super().__init__(worker.group, elements, self.notes)

@@ -119,6 +119,7 @@ class RunLock:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Releases the run."""
         self._ended.set()
         self._thread.join(_SETTLE_S)
         with suppress(Exception):  # if the store is away, the missing heartbeats will say so

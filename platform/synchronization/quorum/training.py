@@ -68,6 +68,7 @@ class QuorumTraining(LocalTraining):
     what a lost worker had not sent."""
 
     def __init__(self, sync: WeightsSync, worker: LocalWorker) -> None:
+        """Takes charge of a worker."""
         super().__init__(sync, worker)
         (self._fragment,) = self.local.fragments
         self._pattern, self._member = self._fragment.pattern, Member()
