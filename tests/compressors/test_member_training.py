@@ -591,6 +591,14 @@ def test_a_buffer_that_changes_its_shape_is_named_and_reaches_nobody(coordinator
     local.leave()
 
 
+def test_a_state_that_is_saved_before_its_member_joins_has_the_worker_of_a_fixed_group():
+    state = make(members("127.0.0.1:1"))[2].state_dict()
+    state["rounds"]["hello"]["origin"] = "rank 0 of 2, round 3"
+    local = make(members("127.0.0.1:1"))[2]
+    local.load_state_dict(state)
+    assert local.state_dict()["rounds"]["hello"] == state["rounds"]["hello"]
+
+
 def test_a_state_of_other_fragments_changes_nothing():
     state = make(members("127.0.0.1:1"), fragments=3)[2].state_dict()
     state["shared"]["steps"] = 7
