@@ -40,6 +40,7 @@ from .target_settings import (
     GPT,
     HALF,
     MANY,
+    PULSELOCO,
     SLOW,
     SPARSELOCO,
     STROM,
@@ -138,8 +139,8 @@ SLOW_NOTES = (
 MANY_NOTES = (
     "**What it stands for**: each worker receives 15 messages. A search begins with the best setting that "
     "the search of four workers came to over this link, then takes the next rarer exchanges, the next higher "
-    "rate and exchanges more often (the next lower rate, where each step exchanges). The three attempts of "
-    "four workers do not take part. A residual's part of 1/4 in a worker's weights, as in "
+    "rate and exchanges more often (the next lower rate, where each step exchanges). PULSELoCo and the "
+    "three attempts of four workers do not take part. A residual's part of 1/4 in a worker's weights, as in "
     f"their mean, is 1/16. {_CODED}"
 )
 NOTES = {"slow": SLOW_NOTES, "many": MANY_NOTES}
@@ -357,11 +358,9 @@ def records(*, quick: bool) -> tuple[Trainings, Cells]:
 def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
     """The searches of a workload's contenders; 16 workers begin with what was the best with four."""
     if workload.name == MANY.name:
-        attempts = {contender.name for contender in ATTEMPTS}
+        others = {contender.name for contender in (PULSELOCO, *ATTEMPTS)}
         begun = [
-            search
-            for search in searched(SLOW, SLOW_LINKS, trainings)
-            if search.contender.name not in attempts
+            search for search in searched(SLOW, SLOW_LINKS, trainings) if search.contender.name not in others
         ]
         workload = with_more_hosts(workload, begun, links[0])
     return searched(workload, links, trainings)

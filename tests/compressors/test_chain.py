@@ -101,7 +101,9 @@ def fit(given: dict[str, Any]) -> bool:
     density = given.get("target", given.get("density", 0))
     if given.get("warmup") is not None and given["warmup"].get("start", 0.25) < density:
         return False
-    if kind == "dl4j" and given.get("low", 1e-4) > given.get("high", 1e-2):
+    block, bits = given.get("block", 2048), given.get("bits", 8)
+    has_long_tables = kind == "quantile" and 0 < block < 2**bits / 4
+    if has_long_tables or (kind == "dl4j" and given.get("low", 1e-4) > given.get("high", 1e-2)):
         return False
     return all(fit(gradients) for gradients in given.values() if isinstance(gradients, dict))
 
