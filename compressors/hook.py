@@ -200,8 +200,9 @@ class CompressionState(WorkerState):
             earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
         sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
         named = Bucket(
-            bucket.index(), bucket.buffer(), names, sizes, is_last, earlier, self._scale, ddp=bucket
-        )
+            bucket.index(), bucket.buffer(), names, sizes, is_awaited=is_last, earlier=earlier,
+            scale=self._scale, ddp=bucket,
+        )  # fmt: skip
         named.add_earlier(-1.0)  # DDP has filled the buffer with both
         summed = self._reduce(named, self.gradient_scale / (self._scale or 1.0))
         if is_last:

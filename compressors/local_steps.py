@@ -215,6 +215,8 @@ class LocalSteps:
             worker_group.broadcast([*weights, *self._others.values(), *began.values()])
             if pattern == "hierarchical":
                 placed = Sites.by_place(places_of(group)) if sites is None else Sites.of(sites, self.workers)
+        dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
+        interval = float(every or every_examples or 0)
 
         def begin() -> tuple[Worker, Agreed]:
             weights = map(local_tensor, held)
@@ -233,8 +235,6 @@ class LocalSteps:
                 self._by_examples, state, held, frozen, buffered, self._optimizers, **options
             )  # fmt: skip
 
-        dtypes = [torch.promote_types(weight.dtype, torch.float32) for weight in weights]
-        interval = float(every or every_examples or 0)
         self._rounds: LocalRounds | MemberRounds | IslandRounds
         self._moments: MomentMeans | None = None
         if island is not None:

@@ -479,7 +479,7 @@ class LocalRounds:
             yield from self._merge(fragment, step)
 
     def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> Coroutine[None]:
-        """Compresses a fragment, and starts its rounds."""
+        """Compresses a fragment, and runs its rounds: to their end, or with a delay in a thread."""
         number, part, delay = self.fragments.index(fragment), fragment.part, self._fields.delay_steps
         side = SideChannel(
             self._group.carrier,
@@ -497,18 +497,18 @@ class LocalRounds:
             # Where there are few examples, as in a last round, moves weigh more, not the residuals.
             weight = part.examples / min(mean, self._unit)
         exchange = fragment.send(self.steps - fragment.sent_step, weight)
-        rounds, result = self._rounds(fragment, exchange, side), Future[_Result]()
+        rest, result = self._completed(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
             device = fragment.parameters[0].device
             stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-            result = self._thread.submit(_run_on, stream, rounds)
+            result = self._thread.submit(_run_on, stream, rest)
         else:
-            result.set_result((yield from rounds))
+            result.set_result((yield from rest))
         fragment.in_flight = InFlight(self.steps + delay, exchange.record, result.result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
 
-    def _rounds(self, fragment: Fragment, exchange: Exchange, side: SideChannel) -> Coroutine[_Result]:
+    def _completed(self, fragment: Fragment, exchange: Exchange, side: SideChannel) -> Coroutine[_Result]:
         """Runs begun rounds to their end, if all workers are in the same ones."""
         began = perf_counter()
         received = yield lambda: side.received

@@ -173,7 +173,7 @@ class CompressedReducer(Reducer):
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         if self._collectives is not None:
             return self._synchronize_by_collectives(bucket, step)
-        under_way = self._begin(bucket, step, None if bucket.is_awaited else self._decoder.submit)
+        under_way = self._send(bucket, step, None if bucket.is_awaited else self._decoder.submit)
         exchange, buffer = under_way.exchange, bucket.buffer
         if exchange.pattern.compresses_at_once:
             with self._lock:
@@ -210,7 +210,7 @@ class CompressedReducer(Reducer):
         buffer = bucket.buffer
         summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         with self._on_stream(buffer.device):
-            under_way = self._begin(bucket, step, lambda go_on: go_on())
+            under_way = self._send(bucket, step, lambda go_on: go_on())
             with self.reaching():
                 under_way.fill()
             bucket.add_earlier(1.0)
@@ -267,7 +267,7 @@ class CompressedReducer(Reducer):
                 under_way.bucket.add_earlier(1.0)
             self._count(under_way, step, refusals, received)
 
-    def _begin(
+    def _send(
         self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object] | None
     ) -> _UnderWay:
         """Compresses a bucket, and sends the first messages; `schedule` as for `Exchange`."""

@@ -92,8 +92,8 @@ class Policy(Settings):
         """The thresholds for some parameters in one iteration.
 
         Args:
-            parts: the parameters; a residual does not hold the gradient yet. One that `needs_sample` has the
-                magnitudes of a sample (`samples.magnitudes_of`).
+            parts: the parameters; a residual does not hold the gradient yet. For one that `needs_sample`,
+                the method has taken it by now (`sparse.py`): it has `magnitudes_of` it, or what it reached.
             iteration: backward passes before this one, over the whole run.
             memories: theirs, in the same order; may be changed.
             method: what sends the elements that reach them.
