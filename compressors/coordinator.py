@@ -97,7 +97,7 @@ def described(view: View) -> str:
             f"{member.slot:4}  {member.incarnation:11}  {number:>5}  {member.left_out:8}  "
             f"{member.sent_bytes / 1e6:7.1f}  {member.silent_s:4.1f}s  {member.endpoint}"
         )
-    lines += [f"left: {reason}" for reason in view.left]
+    lines += [f"left: incarnation {reason}" for reason in view.left]
     return "\n".join([*lines, view.waiting] if view.waiting else lines)
 
 

@@ -467,6 +467,18 @@ def entered(member: Member, incarnation: int, **fields: object) -> None:
     member.receive(COORDINATOR, view, float(incarnation))
 
 
+def test_a_member_says_that_its_coordinator_does_not_answer():
+    member = Member(hello("a"), 0.0)
+    entered(member, 1, waiting="round 1 waits for slots 1")
+    member.tick(3.0)
+    assert member.waits_for == "round 1 waits for slots 1"
+    member.tick(5.0)
+    assert member.waits_for == "the coordinator does not answer: rounds go on when it does"
+    entered(member, 10)
+    member.tick(10.5)
+    assert member.waits_for == ""
+
+
 def test_what_a_member_did_before_it_knew_that_it_has_joined_again_belongs_to_the_former_one():
     member = Member(hello("a"), 0.0)
     entered(member, 1)

@@ -196,6 +196,7 @@ class Member:
         self._reported: Report | None = None
         self._reports = 0
         self._next_pulse = self._answered_at = self._in_at = now
+        self._is_answered = True
         self._refused, self._is_final = "", False
 
     # Events.
@@ -230,6 +231,7 @@ class Member:
 
     def tick(self, now: float) -> Sends:
         """Lets time pass; called a few times a second."""
+        self._is_answered = now - self._answered_at <= 3 * self._pulse_s
         sends: Sends = []
         if self.view is not None and self.incarnation:
             sends = [*self._share(self.view), *self._ask(self.view, now)]
@@ -428,6 +430,8 @@ class Member:
         """For whom or what it waits, as far as it knows."""
         if not self.incarnation:
             return self._refused or "the coordinator does not answer: it does not run, or has another key"
+        if not self._is_answered:
+            return "the coordinator does not answer: rounds go on when it does"
         return self.view.waiting if self.view is not None else ""
 
     # Following the coordinator.
