@@ -14,7 +14,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from .ops.limits import LARGEST_TAU, SMALLEST_TAU
+from .ops.interface import LARGEST_TAU, SMALLEST_TAU
 
 
 def _fits_float32(tau: float) -> float:

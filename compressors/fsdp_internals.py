@@ -1,22 +1,25 @@
-"""FSDP2's parameter groups, with the names of their parameters, and its private calls.
+"""FSDP2's parameter groups, with the names of their parameters, its backward passes, and its private calls.
 
 No other module calls what FSDP2 does not document. `TRIED` says what a new version may break.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
 from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo, HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor import DTensor
 
+from .bucket.accumulated import nonzero_gradients
 from .errors import CompressionError
 from .names import plain_names
+from .torch_internals import after_backward, backward_id
 
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 TRIED = {
@@ -129,3 +132,53 @@ def wait_for_reduction(group: FSDPParamGroup) -> None:
     """Lets the current stream wait until what FSDP2 reduced last is added to the gradients."""
     if group._post_reduce_event is not None:
         group.device_handle.current_stream().wait_event(group._post_reduce_event)
+
+
+class BackwardPasses:
+    """The backward passes of one model, one after the other: it has hooks for what it reduces, and no others.
+
+    Attributes:
+        count: how many have begun.
+    """
+
+    def __init__(
+        self,
+        parameters: Callable[[], Mapping[str, Tensor]],
+        begin: Callable[[set[str]], None],
+        finish: Callable[[], None],
+    ) -> None:
+        """Follows a model's passes.
+
+        Args:
+            parameters: returns them by name, sharded, as optimizers have them.
+            begin: called with the names of those whose gradients hold what an earlier pass has left.
+            finish: called at the end of a pass, after FSDP2's own work.
+        """
+        self._parameters, self._begin, self._finish = parameters, begin, finish
+        self._task: int | None = None
+        """The pass that is under way."""
+        self.count = 0
+
+    def on_reduction(self) -> None:
+        """Begins a pass with its first reduction.
+
+        Raises CompressionError inside another pass, or after one that failed.
+        """
+        task = backward_id()
+        if self._task == task:
+            return
+        if self._task is not None:
+            raise CompressionError(
+                "a backward pass inside another, or after one that failed: checkpoint activations with "
+                "use_reentrant=False; after a failure, go on from a checkpoint"
+            )
+        self._task = task
+        self.count += 1
+        gradients = {name: parameter.grad for name, parameter in self._parameters().items()}
+        local = {name: grad.to_local() for name, grad in gradients.items() if isinstance(grad, DTensor)}
+        self._begin(set(nonzero_gradients(local)))
+        after_backward(self._end)
+
+    def _end(self) -> None:
+        self._task = None
+        self._finish()

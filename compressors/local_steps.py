@@ -152,7 +152,7 @@ class LocalSteps:
         self.method = read_config(compressor)
         sums = None if downlink is None else read_config(downlink)
         named = plain_names(model)
-        if problems := unmatched_patterns(self.method, list(named.values())):
+        if problems := unmatched_patterns(self.method.name_patterns, list(named.values())):
             raise ValueError("; ".join(problems))
         self._fields = _read_fields(
             exchange=exchange,

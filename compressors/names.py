@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the check of a spec needs no torch
     import torch
@@ -14,14 +14,6 @@ _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Where torch.compile, activation checkpointing and FSDP keep what they wrap."""
 _SHOWN = 6
 """Names of parameters that a message lists; the others are counted."""
-
-
-class Patterned(Protocol):
-    """A method, as far as it names parameters."""
-
-    @property
-    def name_patterns(self) -> Mapping[str, Sequence[str]]:
-        """Patterns by field."""
 
 
 def plain_names(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, str]:
@@ -48,17 +40,8 @@ def _without_wrappers(model: nn.Module, path: Sequence[str]) -> Iterator[str]:
         owner = None if owner is None else owner._modules.get(part)
 
 
-def unmatched_patterns(method: Patterned, names: Sequence[str]) -> list[str]:
-    """A method's patterns that match no name, most likely typing errors.
-
-    Returns:
-        Sentences, which begin with the pattern's field, such as `exempt.names`.
-    """
-    return unmatched(method.name_patterns, names)
-
-
-def unmatched(patterns: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    """A sentence for each pattern that matches no name; patterns are by field."""
+def unmatched_patterns(patterns: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
+    """A sentence for each pattern that matches no name, most likely a typing error; patterns are by field."""
     some = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return [
         f"{field}: {pattern!r} matches no parameter of the model, which has {some}"

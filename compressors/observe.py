@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 _SAMPLE = 2**14
@@ -29,14 +28,11 @@ def gradient_statistics(gradient: Tensor) -> GradientStatistics:
     """Percentiles of |gradient|, its root mean square and its share of zeros.
 
     Of every m-th element, at most 16,384. A percentile is the magnitude of an element, without interpolation.
+    All are 0 where there is no element.
     """
     flat = gradient.detach().flatten()
     stride = max(1, -(-flat.numel() // _SAMPLE))
-    return statistics_of(flat[::stride].abs().to(torch.float32).cpu().numpy())
-
-
-def statistics_of(magnitudes: NDArray[np.float32]) -> GradientStatistics:
-    """Statistics of magnitudes, float32 [m]; zeros where there are none."""
+    magnitudes = flat[::stride].abs().to(torch.float32).cpu().numpy()
     if not magnitudes.size:
         return GradientStatistics(*(0.0,) * len(GradientStatistics._fields))
     ranks = [max(0, math.ceil(quantile * magnitudes.size) - 1) for quantile in _QUANTILES]

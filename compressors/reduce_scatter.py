@@ -29,12 +29,18 @@ from .errors import CompressionError, NonFiniteGradient
 from .exchange.agreement import described, flattened, require_agreement
 from .exchange.collectives import Collectives, first_refused
 from .exchange.patterns import self_contained
-from .fsdp_internals import FSDPParam, HSDPMeshInfo, NamedGroup, has_custom_reduce_scatter, named_groups
-from .fsdp_passes import BackwardPasses
+from .fsdp_internals import (
+    BackwardPasses,
+    FSDPParam,
+    HSDPMeshInfo,
+    NamedGroup,
+    has_custom_reduce_scatter,
+    named_groups,
+)
 from .methods import CompressedMethod, Method, read_config
 from .names import plain_names, unmatched_patterns
 from .ops import ops_for
-from .ops.readback import Readback
+from .ops.interface import Readback
 from .pattern_names import FIXED_SIZE
 from .worker_state import StepState
 
@@ -139,7 +145,7 @@ class ReduceScatterState(StepState):
             )
         parameters = {name: parameter for named in self._groups for parameter, name in named.names.items()}
         self._names = [name for name in plain_names(model).values() if name in parameters]
-        if problems := unmatched_patterns(config, self._names):
+        if problems := unmatched_patterns(config.name_patterns, self._names):
             raise ValueError("; ".join(problems))
         self._sharded = {name: parameters[name].sharded_param for name in self._names}
         self._method, self._ops = config, ops_for(self._groups[0].group.device)

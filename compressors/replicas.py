@@ -39,6 +39,7 @@ from .errors import CompressionError
 from .exchange.addresses import transport_of
 from .exchange.agreement import described
 from .fsdp_internals import (
+    BackwardPasses,
     DDPMeshInfo,
     FSDPMeshInfo,
     FSDPParam,
@@ -48,7 +49,6 @@ from .fsdp_internals import (
     named_groups,
     wait_for_reduction,
 )
-from .fsdp_passes import BackwardPasses
 from .methods import CompressedMethod, Method, read_config
 from .reducers.base import Options
 from .torch_internals import has_accumulation_hooks

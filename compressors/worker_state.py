@@ -106,7 +106,7 @@ class WorkerState(StepState):
                 pattern, or cannot take a parameter; or sites, key or number of threads are not valid.
         """
         super().__init__(config, optimized)
-        if problems := unmatched_patterns(config, list(known)):
+        if problems := unmatched_patterns(config.name_patterns, list(known)):
             raise ValueError("; ".join(problems))
         key, threads = options.key, options.threads
         if options.pattern is None:

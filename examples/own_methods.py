@@ -21,10 +21,8 @@ from taugrad.compressors.methods.base import BucketInput
 from taugrad.compressors.methods.dense import DenseSymbols
 from taugrad.compressors.methods.quantizers import Quantized, Quantizer, QuantizerInput
 from taugrad.compressors.methods.sparse import WholeValues
-from taugrad.compressors.ops.interface import Batch, Kept, Selected, Target
-from taugrad.compressors.ops.limits import SMALLEST_TAU
+from taugrad.compressors.ops.interface import SMALLEST_TAU, Batch, Kept, Pending, Selected, Target
 from taugrad.compressors.ops.parts import Part
-from taugrad.compressors.ops.readback import Pending
 from taugrad.compressors.thresholds.base import Policy, PolicyMemory, Sender
 from taugrad.compressors.thresholds.samples import as_tau, magnitudes_of
 

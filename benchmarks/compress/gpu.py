@@ -34,9 +34,7 @@ from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.quantizers import QuantizerInput
 from taugrad.compressors.ops import ops_for
-from taugrad.compressors.ops.interface import Batch, Quantizing
-from taugrad.compressors.ops.limits import Form
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.interface import Batch, Form, Quantizing, Readback
 
 from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
 

@@ -14,9 +14,8 @@ from ..methods import CompressedMethod
 from ..methods.base import BucketInput, Exempt, RuleOutput
 from ..ops.array import Array, Flags, host
 from ..ops.cpu.summing import amounts_of, joined, sum_updates
-from ..ops.interface import Ops
+from ..ops.interface import Ops, Pending, Readback
 from ..ops.parts import Part, Tallies
-from ..ops.readback import Pending, Readback
 from ..wire import message
 from ..wire.forms import FORMS
 from ..wire.message import NonFinite

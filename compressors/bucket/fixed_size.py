@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from ..ops.array import Array, Numbers, torch_type
-from ..ops.interface import Ops
-from ..ops.limits import Form
-from ..ops.segments import Offsets, Segments
+from ..ops.interface import Form, Offsets, Ops
 from ..wire.forms import FORMS, table_layout
-from ..wire.update import Update
+from ..wire.update import Segments, Update
 
 _ALIGNMENT = 16
 """Bytes at whose multiples arrays begin: no kernel meets an odd address."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..ops.segments import Segments
+from ..wire.update import Segments
 from .fixed_size import FixedSize
 
 _SHORTEST_SLICE = 1024

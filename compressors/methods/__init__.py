@@ -7,9 +7,8 @@ Reading a method needs neither torch nor numba: passes are called through the `O
 """
 
 from .base import CompressedMethod, Method, NoCompression
-from .parsing import CompressorConfig, chain, read_config
+from .parsing import CompressorConfig, chain, read_config, register
 from .powersgd import PowerSGD
-from .registry import register
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
 
 __all__ = [

@@ -16,13 +16,10 @@ from ..calls import line
 from ..fields import Group, Settings
 from ..lazy import numpy as np
 from ..ops.array import Flags, Numbers
-from ..ops.interface import Batch, Ops
-from ..ops.limits import Form
+from ..ops.interface import Batch, Form, Ops, Pending, Readback
 from ..ops.parts import Part, Tallies
-from ..ops.readback import Pending, Readback
-from ..ops.segments import Segments
 from ..thresholds.base import PolicyMemory
-from ..wire.update import Update
+from ..wire.update import Segments, Update
 
 if TYPE_CHECKING:  # specs are read without torch
     import torch.distributed as dist

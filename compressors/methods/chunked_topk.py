@@ -7,10 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ..ops.interface import Batch, Selected, Target
-from ..ops.limits import LARGEST_CHUNK
+from ..ops.interface import LARGEST_CHUNK, Batch, Pending, Selected, Target
 from ..ops.parts import Part
-from ..ops.readback import Pending
 from ..wire.update import Chunks
 from .base import BucketInput
 from .quantizers import Quantile

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ..lazy import numpy as np
-from ..ops.interface import Batch
-from ..ops.limits import Form
+from ..ops.interface import Batch, Form
 from ..wire.update import Update
 from .base import BucketInput, CompressedMethod, RuleOutput, Symbols
 from .entropy import Entropy

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from ..lazy import numpy as np
-from ..ops.interface import Batch, Extremes, Kept
-from ..ops.readback import Pending
+from ..ops.interface import Batch, Extremes, Kept, Pending
 from .quantizers import Quantized, Quantizer, QuantizerInput
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reads a method from its model, its dictionary, or its line.
+"""Reads a method from its model, its dictionary, or its line; lists the methods, and registers others.
 
 A line is a chain: `wgt(tau=1e-3) | quantile(block=2048) | golomb_rice`.
 
@@ -10,18 +10,20 @@ as keywords, its most important one also without. Values are literals, policies 
 import ast
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from ..calls import groups, parse_expression, read_call, require_known
 from ..fields import POLICIES, QUANTIZERS, RULES
-from .base import Method, NoCompression, Symbols
+from ..thresholds.base import Policy
+from .base import CompressedMethod, Method, NoCompression, Symbols
 from .chunked_topk import ChunkedTopK
 from .dense import DenseBFloat16, DenseEntropy, DenseFloat8, DenseFloat16, DenseLinear, DenseQuantile
 from .natural import Natural
 from .powersgd import PowerSGD
 from .qsgd import QSGD, TernGrad
+from .quantizers import Quantizer
 from .random_k import RandomK
 from .sign import Sign
 from .threshold import BinarizedGradient, QuantizedGradient, Strom, WholeGradient
@@ -36,6 +38,26 @@ RULES.add_builtin(
 _CODECS = ("raw", "packed32", "bitmap", "golomb_rice", "chunked", "drawn")
 """The codecs of positions."""
 _SYMBOL_CODECS = [name for name in get_args(Symbols) if name != "auto"]
+C = TypeVar("C", bound=type)
+
+
+def register(added: C) -> C:
+    """Adds a method, quantizer or threshold policy under its name; a decorator of its class.
+
+    A class of the same address, of a module that is imported again, replaces the one before.
+
+    Args:
+        added: a subclass of `CompressedMethod` (mostly of `SparseMethod`), `Quantizer` or `Policy`.
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: its name is taken; or the class lacks something, which the message names.
+    """
+    for base, family in ((CompressedMethod, RULES), (Quantizer, QUANTIZERS), (Policy, POLICIES)):
+        if isinstance(added, type) and issubclass(added, base):
+            family.add(added)
+            return added
+    raise TypeError(f"{added!r}: must be a subclass of CompressedMethod, Quantizer or Policy")
 
 
 def parse(text: str) -> dict[str, Any]:

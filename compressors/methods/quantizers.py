@@ -11,10 +11,8 @@ from pydantic import Field, model_validator
 
 from ..fields import Settings
 from ..ops.array import Array, symbol_type
-from ..ops.interface import Batch, Kept, Ops, Quantizing
-from ..ops.limits import Form
+from ..ops.interface import Batch, Form, Kept, Ops, Pending, Quantizing, Readback
 from ..ops.parts import Part
-from ..ops.readback import Pending, Readback
 from ..wire.forms import table_layout
 
 Bits = Annotated[int, Field(ge=1, le=16)]

@@ -10,10 +10,8 @@ from pydantic import Field
 from ..fields import Share
 from ..lazy import numpy as np
 from ..ops.array import Numbers
-from ..ops.interface import Batch, Selected, Target
-from ..ops.limits import SMALLEST_TAU
+from ..ops.interface import SMALLEST_TAU, Batch, Pending, Selected, Target
 from ..ops.parts import Part
-from ..ops.readback import Pending
 from ..ops.uniform import keys_of, positions_of
 from .base import BucketInput, RuleOutput
 from .sparse import WholeValues
@@ -53,7 +51,7 @@ class RandomK(WholeValues):
         ends, none = np.cumsum(counts), np.full(len(sizes), SMALLEST_TAU, np.float32)
         if not len(sizes):
             return lambda: Selected(ends, np.empty(0), np.empty(0, np.bool_), none)
-        positions = positions_of(self._keys(parts, given.iteration), sizes, counts)
+        positions = positions_of(sizes, counts, self._keys(parts, given.iteration))
         _, ranges = ops.extremes(batch, target.readback)
         words = np.repeat(batch.rows[:, 3], counts) + positions << 1
         places = np.repeat(np.cumsum(sizes) - sizes, counts) + positions

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ..lazy import numpy as np
-from ..ops.interface import Kept
-from ..ops.limits import LARGEST_TAU, SMALLEST_TAU
+from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Kept
 from ..ops.uniform import bits_of, keys_of
 from .base import Symbols
 from .dense import DenseMethod

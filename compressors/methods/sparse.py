@@ -12,12 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from ..calls import expand
 from ..fields import QUANTIZERS, Group
 from ..lazy import numpy as np
-from ..ops.interface import Batch, Ops, Selected, Target
-from ..ops.limits import SMALLEST_TAU, Form, ThresholdRule
+from ..ops.interface import SMALLEST_TAU, Batch, Form, Ops, Pending, Selected, Target, ThresholdRule
 from ..ops.parts import Part
-from ..ops.readback import Pending
-from ..thresholds.base import ALL, Policy, PolicyMemory
-from ..thresholds.fixed import policy_of
+from ..thresholds.base import ALL, Policy, PolicyMemory, policy_of
 from ..thresholds.samples import with_magnitudes
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import model_validator
 
 from ..fields import POLICIES
-from ..ops.interface import Batch, Selected, Target
+from ..ops.interface import Batch, Pending, Selected, Target
 from ..ops.parts import Part
-from ..ops.readback import Pending
-from ..thresholds.base import Policy, threshold_of
-from ..thresholds.fixed import policy_of
+from ..thresholds.base import Policy, policy_of, threshold_of
 from .base import BucketInput, Symbols
 from .sparse import Clip, SparseMethod, WholeValues
 

@@ -9,9 +9,8 @@ from pydantic import model_validator
 
 from ..fields import Share
 from ..lazy import numpy as np
-from ..ops.interface import Batch, Selected, Target
+from ..ops.interface import Batch, Pending, Selected, Target
 from ..ops.parts import Part
-from ..ops.readback import Pending
 from ..thresholds.base import Policy, PolicyMemory, Sender
 from ..thresholds.density import Warmup, check_falling
 from ..thresholds.samples import reached_by

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ..ops.interface import Batch, Selected, Target
+from ..ops.interface import Batch, Pending, Selected, Target
 from ..ops.parts import Part
-from ..ops.readback import Pending
 from .base import BucketInput
 from .sparse import SparseMethod, WholeValues
 from .threshold import ThresholdedMethod

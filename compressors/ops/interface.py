@@ -9,26 +9,132 @@ Legend: m parameters, n elements of a parameter, k of them sent, whose words are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..lazy import numpy as np
 from .array import Array, Flags, Floats32, Floats64, Numbers
-from .limits import Form, ThresholdRule
-from .readback import Pending, Readback
-from .segments import Offsets
 
 if TYPE_CHECKING:  # specs are read without torch
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
+SMALLEST_TAU = 2.0**-126
+"""The smallest normal float32: kernels and messages hold tau in that type."""
+LARGEST_TAU = 2.0**119
+"""255 times this is a finite float32, with room for a sum."""
+LARGEST_CHUNK = 1 << 16
+"""Elements of a chunk, at most."""
+
+Form = Literal[
+    "bgt", "qgt", "strom", "f32", "fp16", "bf16", "fp8", "linear", "quantile", "steps", "bits", "patch"
+]
+"""The encoding of an update's values, a message's `form`, whichever method chose the values."""
+ThresholdRule = Literal["wgt", "bgt", "qgt", "strom"]
+"""How an element that reaches the threshold is sent (Anoosheh, section 2.1; Strom, section 2.6)."""
 FP8_EXPONENTS, QUANTILE_EXPONENTS = (-126, 119), (-128, 113)
 """The smallest and the largest exponent of a block: of 8-bit floats, and of bins of equal population."""
 LARGEST_MEAN = 0x77FF
 """The float16 bits of 32752, the largest mean of a bin: times 2^113 it is finite."""
+T = TypeVar("T")
+Pending = Callable[[], T]
+"""A result of a pass: on the CPU it is there at once, from a device after a fetch."""
+
+
+def check_chunks(chunk: int, keep: int) -> None:
+    """Raises ValueError for a chunk or a number to keep that is out of its range."""
+    if not 2 <= chunk <= LARGEST_CHUNK or chunk & (chunk - 1):
+        raise ValueError(f"chunk must be a power of two, 2 to {LARGEST_CHUNK}, not {chunk}")
+    if not 0 <= keep <= chunk:
+        raise ValueError(f"keep must be 0 to chunk = {chunk}, not {keep}")
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets:
+    """Where symbols and tables of several parameters stand in arrays that they share; int64 [m]."""
+
+    begins: Numbers
+    """The first symbol of each."""
+    sizes: Numbers
+    """How many symbols."""
+    firsts: Numbers
+    """Its first block."""
+    blocks: Numbers
+    """How many blocks."""
+
+    @classmethod
+    def of(cls, sizes: Numbers, block: int) -> Offsets:
+        """Places `sizes` symbols per parameter in blocks of `block`; 0: one block per parameter.
+
+        A parameter's last block may be shorter.
+        """
+        blocks = -(-sizes // block) if block else np.minimum(sizes, 1)
+        return cls(np.cumsum(sizes) - sizes, sizes, np.cumsum(blocks) - blocks, blocks)
+
+    @cached_property
+    def symbols(self) -> tuple[slice, ...]:
+        """The symbols of each."""
+        return tuple(map(slice, self.begins.tolist(), (self.begins + self.sizes).tolist()))
+
+    @cached_property
+    def table(self) -> Numbers:
+        """The four side by side, int64 [m, 4]."""
+        return np.stack((self.begins, self.sizes, self.firsts, self.blocks), axis=1)
+
+    @property
+    def all_blocks(self) -> int:
+        """How many there are."""
+        return int(self.blocks.sum())
+
+
+@dataclass
+class Slot:
+    """One result."""
+
+    array: Any
+    """For kernels: on the device, zeros at first."""
+    host: NDArray[Any] | None = None
+    """What it was when it was fetched."""
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """What was fetched."""
+        assert self.host is not None, "nothing was fetched yet"
+        return self.host
+
+
+class Readback:
+    """Room for results that are fetched together."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
+        self._slots: list[Slot] = []
+
+    def take(self, size: int, dtype: Any) -> Slot:
+        """Room for an array, which begins as zeros."""
+        slot = Slot(self._ops.zeros(size, dtype))
+        self._slots.append(slot)
+        return slot
+
+    def forget(self) -> None:
+        """Drops what nobody will ask for."""
+        self._slots = []
+
+    def fetch(self) -> None:
+        """Fills in `host` of every slot taken so far; waits once, if there are any."""
+        if self._slots:
+            self.fetch_with(())
+
+    def fetch_with(self, others: Sequence[Any]) -> list[NDArray[Any]]:
+        """The same, and copies of other arrays, which this returns; waits once."""
+        slots, self._slots = self._slots, []
+        copies = self._ops.fetch_all([*(slot.array for slot in slots), *others])
+        for slot, copy in zip(slots, copies, strict=False):
+            slot.host = copy
+        return copies[len(slots) :]
 
 
 class Target(NamedTuple):
@@ -272,7 +378,7 @@ class Ops(Protocol):
     def samples(self, batch: Batch, counts: Sequence[int], readback: Readback) -> Pending[list[Floats32]]:
         """Some values of residual + gradient of each parameter, one in each of equal strata.
 
-        `counts` says how many of each, at most its elements; `ops.cpu.looking`, which.
+        `counts` says how many of each, at most its elements; `ops.uniform.positions_of`, which.
         """
 
     def ranked_samples(

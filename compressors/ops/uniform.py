@@ -36,16 +36,19 @@ def bits_of(counters: Any, low: Any, high: Any) -> Any:
     return h ^ ((h >> 16) & 0xFFFF)
 
 
-def positions_of(keys: NDArray[np.uint32], sizes: Numbers, counts: Numbers) -> Numbers:
+def positions_of(sizes: Numbers, counts: Numbers, keys: NDArray[np.uint32] | None = None) -> Numbers:
     """Positions in parameters, ascending, `counts` of `sizes` elements of each: one in each of equal strata.
 
-    Position i of a parameter is low + bits_of(i, key, 0) mod (high - low), low = floor(i size / count),
-    high = floor((i + 1) size / count).
+    Position i of a parameter is low + h mod (high - low), low = floor(i size / count), high = floor((i + 1)
+    size / count). With keys h is bits_of(i, key, 0). Without it is bits_of(0, i, 0), MurmurHash3's finalizer
+    of i: a sample that does not fall into step with the rows of a layer, and is always the same.
     """
     owners = np.repeat(np.arange(len(sizes)), counts)
     i = np.arange(owners.size) - (np.cumsum(counts) - counts)[owners]
-    size, count, key = sizes[owners], counts[owners], keys.view(np.int32)[owners]
+    size, count = sizes[owners], counts[owners]
     low, high = i * size // count, (i + 1) * size // count
-    drawn = bits_of(i.astype(np.int32), key, np.int32(0)).view(np.uint32)
+    low_key: Any = keys.view(np.int32)[owners] if keys is not None else i.astype(np.int32)
+    counters = i.astype(np.int32) if keys is not None else np.int32(0)
+    drawn = bits_of(counters, low_key, np.int32(0)).view(np.uint32)
     positions: Numbers = low + drawn.astype(np.int64) % (high - low)
     return positions

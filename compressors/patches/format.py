@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from ..errors import CorruptMessage
 from ..ops.array import Bytes, Words, aligned, host
 from ..ops.cpu.huffman import Codes
-from ..ops.limits import Form
-from ..ops.segments import Segments
+from ..ops.interface import Form
 from ..wire.forms import FORMS
 from ..wire.message import HEADER_BYTES, LARGEST_N, length_of, read, write_all
-from ..wire.update import Update
+from ..wire.update import Segments, Update
 from ..wire.values import STEP_BITS
 from .kernels import Steps
 

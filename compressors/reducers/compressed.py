@@ -34,7 +34,7 @@ from ..exchange.patterns.base import Pattern, RefusedUpdate
 from ..exchange.sites import Sites
 from ..methods import CompressedMethod
 from ..ops import ops_for
-from ..ops.readback import Readback
+from ..ops.interface import Readback
 from ..spans import RECORDER, union
 from ..wire.message import VERSION
 from .base import Fail, Options, Reducer

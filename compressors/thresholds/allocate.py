@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ..fields import Share
 from ..lazy import numpy as np
-from ..ops.limits import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
+from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
 from .density import DensityMemory, TargetDensity
 from .samples import as_tau, magnitudes_of, reached_by
 

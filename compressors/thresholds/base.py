@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, Union
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, Union
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from ..calls import expand
 from ..fields import POLICIES, Settings, Tau
-from ..ops.limits import ThresholdRule
+from ..ops.interface import ThresholdRule
+from .samples import as_tau
 
 if TYPE_CHECKING:
     from ..ops.parts import Part
@@ -126,6 +128,36 @@ class Policy(Settings):
         It uses what earlier iterations left in the memories, never this iteration's gradients: a bucket is
         compressed before the gradients of the next one exist, and what is sent must not depend on buckets.
         """
+
+
+# A number in place of a policy
+
+
+class FixedTau(Policy):
+    """The same tau always: what a number in place of a policy stands for."""
+
+    by_itself = True
+
+    kind: Literal["fixed"] = "fixed"
+    tau: float
+
+    def need_samples(self, parts: Sequence[Part], iteration: int, memories: Sequence[Any]) -> list[bool]:
+        return [False] * len(parts)
+
+    def taus(
+        self, parts: Sequence[Part], iteration: int, memories: Sequence[Any], method: Sender
+    ) -> list[float]:
+        return [self.tau] * len(parts)
+
+
+@lru_cache(256)
+def _fixed(tau: float) -> FixedTau:
+    return FixedTau(tau=as_tau(tau))
+
+
+def policy_of(tau: float | Policy) -> Policy:
+    """The policy of a field that takes a number or a policy."""
+    return tau if isinstance(tau, Policy) else _fixed(tau)
 
 
 def threshold_of(policies: Mapping[str, Any]) -> Any:

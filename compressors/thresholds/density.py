@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ..fields import Group, Share
-from ..ops.limits import SMALLEST_TAU
+from ..ops.interface import SMALLEST_TAU
 from .base import Policy, PolicyMemory, Sender
 from .samples import as_tau, reached_by
 

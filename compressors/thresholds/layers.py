@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from .base import Policy, PolicyMemory, Sender, threshold_of
+from .base import Policy, PolicyMemory, Sender, policy_of, threshold_of
 from .density import DensityTau
-from .fixed import policy_of
 from .schedule import ScheduledTau
 from .sidco import FittedTau
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..lazy import numpy as np
-from ..ops.limits import LARGEST_TAU, SMALLEST_TAU
-from ..ops.readback import Readback
+from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Readback
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,11 +1,11 @@
-"""The interface of codecs, which write the positions of an update; `positions` lists them.
+"""Sections of messages, and the interface of codecs, which write the positions of an update.
 
 Contract: a codec's `code` is in every message that it wrote. Two codecs may share a code only if each reads
 the other's bytes, and the bytes of a code never change their meaning.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
-from ..ops.array import Array, Bytes, Words
-from ..ops.limits import Form
-from ..ops.segments import Segments
+from ..ops.array import Array, Bytes, Words, host
+from ..ops.interface import Form
 from .forms import FORMS
-from .update import Update
+from .update import Segments, Update
 
 
 class Section(NamedTuple):
@@ -27,6 +26,28 @@ class Section(NamedTuple):
     """Bytes, exactly."""
     write: Callable[[Bytes], None]
     """Writes them to uint8 [size], zeros."""
+
+
+def joined(sections: Sequence[Section]) -> Section:
+    """Sections one behind the other."""
+
+    def write(out: Bytes) -> None:
+        at = 0
+        for size, write_one in sections:
+            write_one(out[at : at + size])
+            at += size
+
+    return Section(sum(size for size, _ in sections), write)
+
+
+def copied(array: Array | bytes) -> Section:
+    """An array's bytes."""
+    data = np.frombuffer(array, np.uint8) if isinstance(array, bytes) else host(array).view(np.uint8)
+
+    def write(out: Bytes) -> None:
+        out[:] = data
+
+    return Section(data.size, write)
 
 
 @dataclass(frozen=True)

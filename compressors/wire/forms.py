@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CorruptMessage
 from ..lazy import numpy as np
-from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS
-from ..ops.limits import SMALLEST_TAU, Form
+from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS, SMALLEST_TAU, Form
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..ops.array import Bytes, aligned, readonly
-from ..ops.limits import LARGEST_TAU, SMALLEST_TAU, Form
-from ..ops.segments import Segments
-from .codec import Codec, Head, Section, need
+from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Form
+from .codec import Codec, Head, Section, copied, joined, need
 from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
-from .positions import BUILTIN, DENSE, codec_by_code, codec_by_name, dense_section, read_dense
-from .update import Update
-from .values import PlannedValues, copied, joined, plan_values, read_values
+from .positions import BUILTIN, DENSE, codec_by_code, dense_section, read_dense
+from .update import Segments, Update
+from .values import PlannedValues, plan_values, read_values
 
 VERSION = 2
 LARGEST_N = 2**31 - 1
@@ -90,8 +89,8 @@ def _plan(update: Update, codec: str, symbols: str, threads: int) -> tuple[tuple
 def _shortest(update: Update, codec: str, values: PlannedValues, threads: int) -> tuple[Codec, Section]:
     """The codec of the shortest body, the first of several, and what it writes."""
     best: tuple[int, Codec, Section] | None = None
-    for candidate in BUILTIN if codec == "auto" else (codec_by_name(codec),):
-        section = candidate.measure(update, threads)
+    for candidate in BUILTIN:
+        section = candidate.measure(update, threads) if codec in ("auto", candidate.name) else None
         if section is not None:
             size = section.size + (0 if candidate.with_values else values.section.size)
             if best is None or size < best[0]:

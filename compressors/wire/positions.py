@@ -11,12 +11,11 @@ from ..ops.array import Array, Bytes, Numbers, Words, aligned, host, readonly, s
 from ..ops.cpu import bitpack, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, unpack
 from ..ops.cpu.bits import any_has
-from ..ops.limits import LARGEST_CHUNK
-from ..ops.segments import Segments
+from ..ops.interface import LARGEST_CHUNK
 from ..ops.uniform import positions_of
 from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
-from .update import Chunks, Update
+from .update import Chunks, Segments, Update
 
 _UNSIGNED = np.uint32(0xFFFFFFFE)
 
@@ -221,7 +220,7 @@ class Drawn(Codec):
         if (counts > segments.sizes).any() or int(counts.sum(dtype=np.int64)) != head.k:
             raise CorruptMessage(f"positions: parameters do not send {head.k} elements")
         counts = counts.astype(np.int64)
-        positions = np.repeat(segments.firsts, counts) + positions_of(keys, segments.sizes, counts)
+        positions = np.repeat(segments.firsts, counts) + positions_of(segments.sizes, counts, keys)
         return positions.astype(np.uint32) << np.uint32(1), used
 
 
@@ -229,13 +228,7 @@ BUILTIN: tuple[Codec, ...] = Packed32(), GolombRice(), Bitmap(), Raw(), Chunked(
 """The codecs that `auto` chooses from; of several with equally short output, it takes the first."""
 DENSE = 4
 """The code of updates without positions, whose parameters are sent whole, or not at all."""
-_BY_NAME = {codec.name: codec for codec in BUILTIN}
 _BY_CODE = {codec.code: codec for codec in BUILTIN}
-
-
-def codec_by_name(name: str) -> Codec:
-    """The codec of that name; raises KeyError if there is none."""
-    return _BY_NAME[name]
 
 
 def codec_by_code(code: int) -> Codec:

@@ -7,16 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..lazy import numpy as np
-from ..ops.array import Array, Numbers, host
-from ..ops.interface import Ops
-from ..ops.limits import Form, check_chunks
-from ..ops.segments import Offsets, Segments
+from ..ops.array import Array, Numbers, Words, host
+from ..ops.interface import Form, Offsets, Ops, check_chunks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The parameters that an update is about, one after the other without gaps; int64 [m], none empty.
+
+    Positions in an update count from the first element of the first parameter. In the bucket other parameters
+    may lie between these, which are sent otherwise.
+    """
+
+    ordinals: tuple[int, ...]
+    """By parameter, its index among the bucket's parameters."""
+    starts: Numbers
+    """Its first element in the bucket."""
+    sizes: Numbers
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    @cached_property
+    def places(self) -> Numbers:
+        """The ordinals, to index with: int64 [m]."""
+        return np.array(self.ordinals, np.int64)
+
+    @cached_property
+    def ends(self) -> Numbers:
+        """The position behind the last element of each."""
+        return np.cumsum(self.sizes)
+
+    @cached_property
+    def firsts(self) -> Numbers:
+        """The position of the first element of each."""
+        return self.ends - self.sizes
+
+    @cached_property
+    def shifts(self) -> Numbers:
+        """What has to be added to a position in each, to have the element of the bucket."""
+        return self.starts - self.firsts
+
+    @cached_property
+    def n(self) -> int:
+        """Elements of all."""
+        return int(self.sizes.sum())
+
+    def counts_of(self, words: Words) -> Numbers:
+        """How many words, uint32 [k], position << 1 | sign, ascending, lie in each."""
+        # A limit of another type would cost a copy of the words.
+        ends = np.searchsorted(words, self.ends.astype(np.uint32) << np.uint32(1))
+        return np.diff(ends, prepend=0)
 
 
 @dataclass(frozen=True)

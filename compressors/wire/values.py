@@ -17,9 +17,8 @@ from ..ops.array import Array, Bytes, Numbers, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bitpack import Symbols
 from ..ops.cpu.bits import any_has
-from ..ops.limits import Form
-from ..ops.segments import Offsets
-from .codec import Section, need
+from ..ops.interface import Form, Offsets
+from .codec import Section, copied, joined, need
 from .forms import FORMS, require_written, table_layout
 from .update import Update
 
@@ -51,28 +50,6 @@ def _shorter(
         if wanted == "huffman" or planned.size < size:
             return True, Section(planned.size, partial(huffman.encode, planned, threads=threads))
     return False, Section(size, lambda out: bitpack.pack(symbols, bits, out, threads=threads))
-
-
-def joined(sections: Sequence[Section]) -> Section:
-    """Sections one behind the other."""
-
-    def write(out: Bytes) -> None:
-        at = 0
-        for size, write_one in sections:
-            write_one(out[at : at + size])
-            at += size
-
-    return Section(sum(size for size, _ in sections), write)
-
-
-def copied(array: Array | bytes) -> Section:
-    """An array's bytes."""
-    data = np.frombuffer(array, np.uint8) if isinstance(array, bytes) else host(array).view(np.uint8)
-
-    def write(out: Bytes) -> None:
-        out[:] = data
-
-    return Section(data.size, write)
 
 
 def plan_values(update: Update, symbols: str, threads: int) -> PlannedValues:

@@ -20,7 +20,7 @@ from taugrad.compressors.methods.parsing import parse
 from taugrad.compressors.methods.quantizers import Float16, Linear, Quantile
 from taugrad.compressors.methods.sparse import Clip
 from taugrad.compressors.methods.topk import TopK
-from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.ops.interface import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.thresholds.density import DensityTau, Warmup
 from taugrad.compressors.thresholds.layers import LayeredTau
 from taugrad.compressors.thresholds.schedule import ScheduledTau

@@ -15,7 +15,7 @@ from updates import assert_same_update, check_by_the_page, draw_update, random_u
 
 from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, unpack
-from taugrad.compressors.ops.limits import Form
+from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.positions import BUILTIN

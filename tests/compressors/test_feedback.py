@@ -15,7 +15,7 @@ from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.interface import Readback
 from taugrad.compressors.reduce_scatter import ReduceScatterState
 from taugrad.compressors.replicas import _Unit
 

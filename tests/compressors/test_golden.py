@@ -11,7 +11,7 @@ from messages import segments_of, write
 from updates import assert_same_update
 
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.limits import Form
+from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.positions import BUILTIN

@@ -18,7 +18,7 @@ from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CompressionError, CorruptMessage
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.limits import Form
+from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.message import HEADER_BYTES, LARGEST_N, NonFinite
 from taugrad.compressors.wire.update import Update

@@ -19,7 +19,7 @@ from taugrad.compressors.methods.random_k import RandomK
 from taugrad.compressors.methods.topk import TopK
 from taugrad.compressors.methods.visible import Visible, VisibleStrom
 from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
-from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.ops.interface import LARGEST_TAU, SMALLEST_TAU
 
 Floats = NDArray[np.float32]
 

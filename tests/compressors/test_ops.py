@@ -20,14 +20,21 @@ from needs import missing
 from numpy.typing import NDArray
 from oracles import F32, MAX, Floats, Quantized, Sent
 
-from taugrad.compressors.ops.cpu import blockwise, ranking, topk
+from taugrad.compressors.ops.cpu import blockwise, topk
 from taugrad.compressors.ops.cpu.by_range import count_symbols
-from taugrad.compressors.ops.cpu.looking import stratified_positions
 from taugrad.compressors.ops.cpu.passes import CpuOps
-from taugrad.compressors.ops.interface import Batch, Kept, Ops, Quantizing, Selected, Target
-from taugrad.compressors.ops.limits import ThresholdRule
+from taugrad.compressors.ops.interface import (
+    Batch,
+    Kept,
+    Ops,
+    Quantizing,
+    Readback,
+    Selected,
+    Target,
+    ThresholdRule,
+)
 from taugrad.compressors.ops.parts import Part
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.uniform import positions_of
 from taugrad.compressors.thresholds.samples import reached_by
 from taugrad.compressors.wire.forms import table_layout
 
@@ -324,7 +331,7 @@ def test_looking(ops: Ops, n: int) -> None:
     only_last[-1] = torch.nan
     looked = [there, zeros, -zeros, only_last, broken.to(torch.bfloat16)]
     assert ops.nonzero(looked).tolist() == [True, False, False, True, True]
-    places = stratified_positions(n, min(n, 64))
+    places = positions_of(np.array([n]), np.array([min(n, 64)]))
     short, most = there.to(torch.bfloat16), min(n, 64)
     samples = ops.samples(Batch.of([None, kept], [there, short]), [most, most], readback)
     readback.fetch()
@@ -661,4 +668,4 @@ def test_a_sample_gives_a_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached(np.empty(0, F32), 0.5) == 2.0**-126
     close = (1 + np.arange(3000) * np.finfo(F32).eps).astype(F32)
     for rank in (1, 2, 1500, 3000):
-        assert ranking.rank_of(close, rank) == np.sort(close)[-rank]
+        assert topk.rank_of(close, rank) == np.sort(close)[-rank]

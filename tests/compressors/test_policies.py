@@ -10,7 +10,7 @@ import torch
 from cases import in_turn
 from workbench import METHOD, Worker, part_of, policy_of
 
-from taugrad.compressors.ops.limits import LARGEST_TAU, SMALLEST_TAU
+from taugrad.compressors.ops.interface import LARGEST_TAU, SMALLEST_TAU
 from taugrad.compressors.ops.parts import Part
 from taugrad.compressors.thresholds.base import Policy, PolicyMemory
 from taugrad.compressors.thresholds.density import DensityMemory, Warmup

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from taugrad.compressors.methods import read_config
-from taugrad.compressors.ops.limits import ThresholdRule
+from taugrad.compressors.ops.interface import ThresholdRule
 from taugrad.compressors.thresholds.allocate import (
     CHOICES,
     REACH,

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.ops.array import symbol_type
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.limits import Form
-from taugrad.compressors.ops.segments import Offsets, Segments
+from taugrad.compressors.ops.interface import Form, Offsets
 from taugrad.compressors.ops.uniform import positions_of
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS
 from taugrad.compressors.wire.message import HEADER_BYTES, NonFinite
 from taugrad.compressors.wire.positions import DENSE, codec_by_code
-from taugrad.compressors.wire.update import Chunks, Update
+from taugrad.compressors.wire.update import Chunks, Segments, Update
 
 
 def random_values(form: Form, counts: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Any]:
@@ -98,7 +97,7 @@ def random_update(
     if codec == "drawn":
         keys = rng.integers(0, 1 << 32, len(segments), np.uint32)
         counts = np.minimum(segments.sizes, rng.integers(0, k + 1, len(segments)))
-        positions = np.repeat(segments.firsts, counts) + positions_of(keys, segments.sizes, counts)
+        positions = np.repeat(segments.firsts, counts) + positions_of(segments.sizes, counts, keys)
         words = positions.astype(np.uint32) << np.uint32(1)
         return Update(form, segments, words, counts, keys=keys, **random_values(form, counts, rng))
     if codec == "chunked":

@@ -15,8 +15,7 @@ from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.cuda import cupy_runtime
 from taugrad.compressors.ops.cuda.device import OPTIONS, SOURCES, Device
-from taugrad.compressors.ops.interface import Batch, Quantizing
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.interface import Batch, Quantizing, Readback
 
 WGT: Any = read_config("wgt(0.1)")
 

@@ -17,8 +17,7 @@ from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.methods.base import Exempt
 from taugrad.compressors.ops import ops_for
-from taugrad.compressors.ops.interface import Ops
-from taugrad.compressors.ops.readback import Readback
+from taugrad.compressors.ops.interface import Ops, Readback
 
 every_method = pytest.mark.parametrize("line", [*MESSAGES, *IN_LOCAL_STEPS])
 

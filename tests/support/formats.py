@@ -3,7 +3,7 @@
 import struct
 import zlib
 
-from taugrad.compressors.ops.limits import Form
+from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire.forms import GRADIENT_FORMS
 from taugrad.compressors.wire.positions import BUILTIN
 

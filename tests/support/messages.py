@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from taugrad.compressors.methods.quantizers import Quantized, QuantizerInput
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.interface import Batch
+from taugrad.compressors.ops.interface import Batch, Readback
 from taugrad.compressors.ops.parts import Part
-from taugrad.compressors.ops.readback import Readback
-from taugrad.compressors.ops.segments import Segments
 from taugrad.compressors.wire import message
-from taugrad.compressors.wire.update import Update
+from taugrad.compressors.wire.update import Segments, Update
 
 Bytes = NDArray[np.uint8]
 

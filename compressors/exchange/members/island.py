@@ -3,7 +3,8 @@
 Rank 0 of their group, the leader, is the member. Its rounds have stand-ins for the parameters: each is
 gathered into the leader's memory when it is first used in a call, and scattered when the call ends, if it has
 changed. Between calls nothing is kept, so that no call uses old values. The others are in the same call, and
-do what the leader tells, until it tells how the call has ended.
+do what the leader tells, until it tells how the call has ended. Islands that exchange gradients, and stay to
+the end, are a mode of the platform (`platform/synchronization/islands.py`).
 """
 
 import json

@@ -10,8 +10,7 @@ import numpy as np
 from numba import njit
 
 from ..array import Floats32, Words
-from ..interface import Selected
-from ..limits import SMALLEST_TAU, check_chunks
+from ..interface import SMALLEST_TAU, Selected, check_chunks
 from .bits import Rows, floats
 from .threshold import WGT, lanes_of, selected, send
 from .topk import trim

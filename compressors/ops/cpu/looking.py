@@ -1,56 +1,11 @@
-"""Passes over many parameters that only look, and momentum; and where samples are taken.
-
-Tables of rows are those of `bits.py`.
-
-A sample has one element in each of m equal strata. The place within a stratum comes from a hash of the
-stratum's number, so the sample needs no generator state, is the same on every machine and device, and does
-not fall into step with the rows of a layer.
-"""
+"""Passes over many parameters that only look, and momentum. Tables of rows are those of `bits.py`."""
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from .bits import floats
 
 _LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
-
-
-@njit(nogil=True, cache=True)
-def hash_of(i):  # type: ignore[no-untyped-def]
-    """MurmurHash3's 32-bit finalizer: every bit of i reaches every bit of the result."""
-    h = np.uint32(i)
-    h ^= h >> np.uint32(16)
-    h = np.uint32(h * np.uint32(0x85EBCA6B))
-    h ^= h >> np.uint32(13)
-    h = np.uint32(h * np.uint32(0xC2B2AE35))
-    return h ^ (h >> np.uint32(16))
-
-
-@njit(nogil=True, cache=True)
-def _fill(n, positions):  # type: ignore[no-untyped-def]
-    m = positions.size
-    for i in range(m):
-        low = i * n // m
-        high = (i + 1) * n // m
-        positions[i] = low + np.int64(hash_of(i)) % (high - low)
-
-
-def stratified_positions(n: int, m: int) -> NDArray[np.int64]:
-    """Positions of a sample of m among n elements, ascending and distinct: int64 [m].
-
-    Position i is low + hash(i) mod (high - low), where low = floor(i n / m), high = floor((i + 1) n / m)
-    and hash is MurmurHash3's 32-bit finalizer: h ^= h >> 16; h *= 0x85EBCA6B; h ^= h >> 13;
-    h *= 0xC2B2AE35; h ^= h >> 16, all modulo 2^32.
-
-    Raises:
-        ValueError: 0 <= m <= n < 2^32 does not hold.
-    """
-    if not 0 <= m <= n < 2**32:
-        raise ValueError(f"cannot take {m} of {n} elements: 0 <= m <= n < 2^32 must hold")
-    positions = np.empty(m, np.int64)
-    _fill(n, positions)
-    return positions
 
 
 @njit(nogil=True, cache=True)

@@ -11,10 +11,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import Flags, Floats32, Floats64, Numbers, host, readonly
-from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
-from ..limits import Form, ThresholdRule
-from ..readback import Pending, Readback
-from . import avx512, by_range, chunked, looking, quantile, ranking, summing, topk
+from ..interface import (
+    Batch,
+    Extremes,
+    Form,
+    Kept,
+    Ops,
+    Pending,
+    Quantizing,
+    Readback,
+    Selected,
+    Sources,
+    Target,
+    ThresholdRule,
+    scales_of,
+)
+from ..uniform import positions_of
+from . import avx512, by_range, chunked, looking, quantile, summing, topk
 from .blockwise import BLOCKS, ELEMENTS, FIRST_BLOCK, RESIDUAL, SYMBOL, Shares
 from .threads import portions, run_all
 from .threshold import SPARE, VALUE_DTYPE, WITHOUT_VALUES, threshold_rows
@@ -31,7 +44,7 @@ def _now(result: T) -> Pending[T]:
 
 @lru_cache(64)  # samples are taken of the same parameters again and again
 def _places(sizes: tuple[int, ...], counts: tuple[int, ...]) -> NDArray[np.int64]:
-    return np.concatenate([looking.stratified_positions(*pair) for pair in zip(sizes, counts, strict=True)])
+    return positions_of(np.array(sizes), np.array(counts))
 
 
 class _Room(local):
@@ -137,7 +150,7 @@ class CpuOps(Ops):
         ends, kept = np.cumsum(counts), np.array(ranks, np.int64)
         values = np.concatenate(self.samples(batch, counts, Readback(self))())
         magnitudes, broken = np.empty(len(batch), np.float32), np.empty(len(batch), np.bool_)
-        ranking.ranked(values, ends, kept, magnitudes, broken)
+        topk.ranked(values, ends, kept, magnitudes, broken)
         return magnitudes, broken
 
     def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:

@@ -15,8 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..array import Floats32, Words
-from ..interface import Selected
-from ..limits import ThresholdRule
+from ..interface import Selected, ThresholdRule
 from . import avx512
 from .bits import ELEMENTS, Rows, floats
 from .threads import LEAST_SHARE, portions, run_all

@@ -4,30 +4,101 @@ A sample gives a magnitude that the k-th largest almost surely reaches. The fuse
 everything from there on, the exact threshold is selected among those few, and what lies below it goes
 back. Where the sample misled, everything goes back and the threshold is selected among all elements:
 that costs time, but the outcome is the same.
+
+Magnitudes of a rank are found by counting, faster than by a partition: bits of floats that are not negative
+are ordered as the floats are. A first pass counts them by their leading 11 bits, two more by 10 bits each
+among those that share the bits found so far.
 """
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..array import Floats32, Words
-from ..interface import Selected
-from ..limits import LARGEST_TAU, SMALLEST_TAU
+from ..interface import LARGEST_TAU, SMALLEST_TAU, Selected
+from ..uniform import positions_of
 from .bits import ELEMENTS, GRADIENT, Rows, floats
-from .looking import stratified_positions
-from .ranking import rank_of, tau_of
 from .threshold import threshold_rows
 
 SAMPLE = 1 << 14
 """Elements looked at for a first guess."""
 
-_LARGEST = np.float32(np.finfo(np.float32).max)
+_LARGEST, _ZERO = np.float32(np.finfo(np.float32).max), np.float32(0)
+_SORTED = 128
+"""Magnitudes up to which sorting costs less than counting."""
 _DEVIATIONS = 4
 """Standard deviations by which the guess aims low: it is too high once in some 30 000 passes."""
+
+
+# The magnitude of a rank
+
+
+@njit(nogil=True, cache=True)
+def _digit(bits, size, shift, kept, rank, counts):  # type: ignore[no-untyped-def]
+    """The digit of the rank-th largest (from 1), its rank among those with this digit, their number."""
+    counts[:] = 0
+    for i in range(size):
+        counts[(bits[i] >> shift) & kept] += 1
+    digit = counts.size - 1
+    while rank > counts[digit]:
+        rank -= counts[digit]
+        digit -= 1
+    return digit, rank, counts[digit]
+
+
+@njit(nogil=True, cache=True)
+def _keep(bits, size, shift, kept, digit, into):  # type: ignore[no-untyped-def]
+    """Moves those with a digit to the front of `into`, which may be `bits`."""
+    count = 0
+    for i in range(size):
+        value = bits[i]
+        if (value >> shift) & kept == digit:
+            into[count] = value
+            count += 1
+
+
+@njit(nogil=True, cache=True)
+def rank_of(magnitudes, rank):  # type: ignore[no-untyped-def]
+    """The rank-th largest (1 to m) of float32 [m], none of them negative, -0.0 or NaN."""
+    if magnitudes.size <= _SORTED:
+        return np.sort(magnitudes)[-rank]
+    bits, counts = magnitudes.view(np.uint32), np.empty(2048, np.int32)
+    digit, rank, size = _digit(bits, bits.size, np.uint32(20), np.uint32(2047), rank, counts)
+    candidates = np.empty(size, np.uint32)
+    _keep(bits, bits.size, np.uint32(20), np.uint32(2047), digit, candidates)
+    prefix = digit << 20
+    for shift in (10, 0):
+        digit, rank, count = _digit(candidates, size, np.uint32(shift), np.uint32(1023), rank, counts[:1024])
+        _keep(candidates, size, np.uint32(shift), np.uint32(1023), digit, candidates)
+        prefix, size = prefix | digit << shift, count
+    candidates[0] = np.uint32(prefix)
+    return candidates.view(np.float32)[0]
+
+
+@njit(nogil=True, cache=True)
+def tau_of(magnitudes, rank):  # type: ignore[no-untyped-def]
+    """The rank-th largest (from 1), between the smallest and the largest tau; the smallest if too few."""
+    if rank > magnitudes.size:
+        return np.float32(SMALLEST_TAU)
+    return min(max(rank_of(magnitudes, rank), np.float32(SMALLEST_TAU)), np.float32(LARGEST_TAU))
+
+
+@njit(nogil=True, cache=True)
+def ranked(samples, ends, ranks, magnitudes, broken):  # type: ignore[no-untyped-def]
+    """The magnitude of a rank among samples, which end at `ends`, and whether one is not finite."""
+    begin = 0
+    for i in range(ends.size):
+        sample = np.abs(samples[begin : ends[i]])
+        broken[i] = not (sample <= _LARGEST).all()
+        magnitudes[i] = _ZERO if broken[i] else rank_of(sample, ranks[i])
+        begin = ends[i]
+
+
+# The largest magnitudes
 
 
 @njit(nogil=True, cache=True)
@@ -108,7 +179,9 @@ def _guess_rows(rows, ks, taus):  # type: ignore[no-untyped-def]
             taus[i] = _tau_at(rows[i], np.arange(rows[i, 2]), ks[i])
 
 
-_places = lru_cache(256)(partial(stratified_positions, m=SAMPLE))  # the same parameters come again and again
+@lru_cache(256)  # the same parameters come again and again
+def _places(n: int) -> NDArray[np.int64]:
+    return positions_of(np.array([n]), np.array([SAMPLE]))
 
 
 def _low_guess(row: NDArray[np.int64], k: int) -> np.float32:

@@ -46,7 +46,7 @@ OVER_TILES exact_squares(GRID, const i64* scales, i64* totals) {
     if (threadIdx.x == 0) atomicAdd((u64*)&totals[owner], (u64)all);
 }
 
-// Element number `i` of a sample of m of n, as looking.py of ops/cpu has it.
+// Element number `i` of a sample of m of n, as uniform.py has it.
 INLINE i64 sampled_place(i64 i, i64 m, i64 n) {
     u32 h = (u32)i;
     h ^= h >> 16, h *= 0x85ebca6bu, h ^= h >> 13, h *= 0xc2b2ae35u, h ^= h >> 16;

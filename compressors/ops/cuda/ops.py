@@ -18,10 +18,25 @@ from torch import Tensor
 from ..array import Flags, Floats32, Floats64, Numbers
 from ..cpu.by_range import count_symbols
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
-from ..interface import Batch, Extremes, Kept, Ops, Quantizing, Selected, Sources, Target, scales_of
-from ..limits import SMALLEST_TAU, Form, ThresholdRule, check_chunks
-from ..readback import Pending, Readback, Slot
-from ..segments import Offsets
+from ..interface import (
+    SMALLEST_TAU,
+    Batch,
+    Extremes,
+    Form,
+    Kept,
+    Offsets,
+    Ops,
+    Pending,
+    Quantizing,
+    Readback,
+    Selected,
+    Slot,
+    Sources,
+    Target,
+    ThresholdRule,
+    check_chunks,
+    scales_of,
+)
 from .device import Device, float_bits
 
 TILE, THREADS = 4096, 256

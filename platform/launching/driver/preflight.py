@@ -10,7 +10,7 @@ import numpy as np
 
 from taugrad.compressors.exchange.keys import KeyProblem, key_of_environment
 from taugrad.compressors.methods import NoCompression
-from taugrad.compressors.names import unmatched, unmatched_patterns
+from taugrad.compressors.names import unmatched_patterns
 
 from ...data import load
 from ...models.building import build, try_out
@@ -138,8 +138,10 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
 
 def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
     """Refuses patterns that match no parameter name: most likely typing errors, and without effect."""
-    problems = [f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor, names)]
-    problems += unmatched({"training.l1_exempt": spec.training.l1_exempt}, names)
+    problems = [
+        f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor.name_patterns, names)
+    ]
+    problems += unmatched_patterns({"training.l1_exempt": spec.training.l1_exempt}, names)
     if problems:
         raise SpecError(source, *problems)
 
