@@ -5,6 +5,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["export_lazily", "np", "torch"]
+
 
 def export_lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Makes the `__getattr__` of a package.
@@ -35,7 +37,8 @@ class _LazyModule(ModuleType):
 
 
 if TYPE_CHECKING:
-    import numpy as numpy  # noqa: PLC0414 - for others to import
+    import numpy as np
+    import torch
 else:
-    numpy = _LazyModule("numpy")
-"""NumPy, in modules that reading a spec imports."""
+    np, torch = _LazyModule("numpy"), _LazyModule("torch")
+"""In modules that reading a spec imports."""

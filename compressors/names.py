@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the check of a spec needs no torch
-    import torch
-    from torch import Tensor, nn
+from .lazy import torch
+from .ops.array import Tensor
 
 _WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 """Where torch.compile, activation checkpointing and FSDP keep what they wrap."""
@@ -16,7 +14,7 @@ _SHOWN = 6
 """Names of parameters that a message lists; the others are counted."""
 
 
-def plain_names(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, str]:
+def plain_names(model: torch.nn.Module, names: Sequence[str] | None = None) -> dict[str, str]:
     """Names of a model's parameters or buffers without wrappers, by full name; by default all parameters'.
 
     `_orig_mod.0.weight` of a compiled model is `0.weight`: patterns and states are the same for both. Where
@@ -27,13 +25,11 @@ def plain_names(model: nn.Module, names: Sequence[str] | None = None) -> dict[st
     return dict(zip(full, plain if len(set(plain)) == len(plain) else full, strict=True))
 
 
-def _without_wrappers(model: nn.Module, path: Sequence[str]) -> Iterator[str]:
-    from torch.nn.parallel import DataParallel, DistributedDataParallel  # noqa: PLC0415
-    from torch.optim.swa_utils import AveragedModel  # noqa: PLC0415
-
+def _without_wrappers(model: torch.nn.Module, path: Sequence[str]) -> Iterator[str]:
     # A layer of any model may be called `module`: the class of its owner tells.
-    owners = (DataParallel, DistributedDataParallel, AveragedModel)
-    owner: nn.Module | None = model
+    wrappers = torch.nn.parallel
+    owners = wrappers.DataParallel, wrappers.DistributedDataParallel, torch.optim.swa_utils.AveragedModel
+    owner: torch.nn.Module | None = model
     for part in path:
         if part not in _WRAPPED and not (part == "module" and isinstance(owner, owners)):
             yield part

@@ -14,20 +14,16 @@ from pydantic import Field
 
 from ..calls import line
 from ..fields import Group, Settings
-from ..lazy import numpy as np
-from ..ops.array import Flags, Numbers
+from ..lazy import np, torch
+from ..ops.array import Flags, Numbers, Tensor
 from ..ops.interface import Batch, Form, Ops, Pending, Readback
 from ..ops.parts import Part, Tallies
 from ..thresholds.base import PolicyMemory
 from ..wire.update import Segments, Update
+from .quantizers import Quantizer
 
-if TYPE_CHECKING:  # specs are read without torch
-    import torch.distributed as dist
-    from torch import Tensor
-    from torch.futures import Future
-
+if TYPE_CHECKING:
     from ..torch_internals import GradBucket
-    from .quantizers import Quantizer
 
 Memories = dict[str, PolicyMemory]
 """Memories of a threshold policy, by parameter name."""
@@ -38,7 +34,7 @@ Symbols = Literal["auto", "raw", "huffman"]
 class BucketSum(NamedTuple):
     """A bucket's exchange under way."""
 
-    mean: Future[Tensor]
+    mean: torch.futures.Future[Tensor]
     """Of the bucket's buffer, which will hold all workers' mean."""
     sent: Mapping[str, int]
     """By parameter, numbers that were sent."""
@@ -121,7 +117,10 @@ class Method(Settings):
         return {}
 
     def exchange(
-        self, group: dist.ProcessGroup, parameters: Mapping[str, Tensor], known: Mapping[str, Tensor]
+        self,
+        group: torch.distributed.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        known: Mapping[str, Tensor],
     ) -> BucketExchange:
         """Exchanges buckets of `parameters`, which are among those known, where the method brings that."""
         raise TypeError(f"{self.kind} brings no exchange")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ..lazy import numpy as np
+from ..lazy import np
 from ..ops.interface import Batch, Form
 from ..wire.update import Update
 from .base import BucketInput, CompressedMethod, RuleOutput, Symbols
@@ -33,7 +33,8 @@ class DenseMethod(CompressedMethod, Quantizer):
         whole, parts = given.batch(), given.parts
         batch, rows = whole.select(numbers), np.arange(numbers.size)
         active = parts if batch is whole else [parts[number] for number in numbers]
-        batch = _side_by_side(batch, whole)
+        if batch is not whole:  # positions count these parameters alone: what is held back has no symbols
+            batch = Batch.of(batch.residuals, batch.gradients, batch.sizes)
         if given.has_fixed_size:
             batch, rows, active = whole.without_residuals(~given.active[segments.places]), numbers, parts
         drawn = given.iteration, given.stream
@@ -93,12 +94,3 @@ class DenseBFloat16(DenseFloats, BFloat16):
 
 class DenseFloat8(DenseSymbols, Float8):
     """8-bit floats (e4m3), scaled by a power of two for each block."""
-
-
-def _side_by_side(batch: Batch, whole: Batch) -> Batch:
-    """A part of a batch with positions that count only these parameters: what is held back has no symbols."""
-    if batch is whole:
-        return batch
-    rows = batch.rows.copy()
-    rows[:, 3] = np.cumsum(batch.sizes) - batch.sizes
-    return Batch(rows, batch.residuals, batch.gradients)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from ..lazy import numpy as np
+from ..lazy import np
+from ..ops.array import Numbers
 from ..ops.interface import Batch, Extremes, Kept, Pending
 from .quantizers import Quantized, Quantizer, QuantizerInput
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST_SAMPLE = 256
 """A sample of fewer elements says little about 16 bins; smaller layers are taken whole."""
@@ -102,7 +100,7 @@ def _clip_bits(fixed: int) -> int:
     return min(max((fixed + (1 << (_PLACES - 1))) >> _PLACES, 1), 16)
 
 
-def fixed_entropy(counts: NDArray[np.int64]) -> int:
+def fixed_entropy(counts: Numbers) -> int:
     """The entropy of a histogram in bits times 2^32, an integer.
 
     H = log2(m) - sum(h log2(h)) / m, m being the sum of the counts h; 0 for an empty histogram.
@@ -117,7 +115,7 @@ def sample_size(n: int, fraction: float) -> int:
     return min(n, max(math.ceil(fraction * n), LEAST_SAMPLE))
 
 
-def bits_of_sample(counts: NDArray[np.int64], floor: float) -> int:
+def bits_of_sample(counts: Numbers, floor: float) -> int:
     """The paper's N = H + c: bits for a layer, 1 to 16, from the entropy H of a sample's symbols.
 
     The nearest integer to H + c, c being `floor`; counts are as from `Ops.symbol_counts`.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ..lazy import torch
+from ..ops.array import Tensor
 from ..ops.interface import FP8_EXPONENTS
 from .rows import Rows, Stochastic
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LOWEST, _HIGHEST = -9, 8
 """Exponents of the powers of two among 8-bit floats."""
@@ -29,14 +28,10 @@ class Natural(Stochastic):
     kind: Literal["natural"] = "natural"
 
     def tables(self, rows: Rows) -> Sequence[Tensor]:
-        import torch  # noqa: PLC0415
-
         exponents = torch.frexp(rows.largest).exponent - _HIGHEST
         return (exponents.clamp_(*FP8_EXPONENTS).masked_fill_(rows.largest == 0, 0).to(torch.int8),)
 
     def encode(self, rows: Rows, at: slice, *tables: Tensor) -> tuple[Tensor, Tensor]:
-        import torch  # noqa: PLC0415
-
         exponents, sums = tables[0].int(), rows.sums[at]
         scaled = sums.abs() * _power(-exponents)
         scaled.masked_fill_(rows.largest[rows.owners[at], None] == 0, 0)
@@ -52,6 +47,4 @@ class Natural(Stochastic):
 
 def _power(exponents: Tensor) -> Tensor:
     """2^e, float32."""
-    import torch  # noqa: PLC0415
-
     return ((exponents + 127) << 23).view(torch.float32)

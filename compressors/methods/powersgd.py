@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from ..lazy import np, torch
 from ..names import fitting
+from ..ops.array import Tensor
 from .base import BucketSum, Method
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch import Tensor
-
     from ..torch_internals import GradBucket
 
 
@@ -61,7 +60,10 @@ class PowerSGD(Method):
     """A NaN or Inf in a gradient raises an error: it would stay in the hook's memory for ever."""
 
     def exchange(
-        self, group: dist.ProcessGroup, parameters: Mapping[str, Tensor], known: Mapping[str, Tensor]
+        self,
+        group: torch.distributed.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        known: Mapping[str, Tensor],
     ) -> Factors:
         return Factors(self, group, parameters, known)
 
@@ -90,7 +92,7 @@ class Factors:
     def __init__(
         self,
         method: PowerSGD,
-        group: dist.ProcessGroup,
+        group: torch.distributed.ProcessGroup,
         parameters: Mapping[str, Tensor],
         known: Mapping[str, Tensor],
     ) -> None:
@@ -205,8 +207,6 @@ class Factors:
 
     def _fit(self, index: int, like: Tensor, names: Sequence[str], sizes: Sequence[int]) -> None:
         """Puts the memory of a bucket's parameters together, where torch looks for it."""
-        import torch  # noqa: PLC0415
-
         for name in names:  # its memory's order may be another since the state was made
             _refuse_what_torch_fails_on(name, self._parameters[name])
         self._torchs.orthogonalization_epsilon = max(_EPSILON, torch.finfo(like.dtype).tiny)
@@ -229,8 +229,6 @@ class Factors:
 
     def _take_apart(self, index: int, names: Sequence[str], sizes: Sequence[int], mean: Tensor) -> Tensor:
         """Gives each parameter its part of a bucket's memory, once the mean is there; returns that."""
-        import torch  # noqa: PLC0415
-
         matrices = self._in_torchs_order(names)
         memory = self._torchs.q_memory_dict.pop(index)
         del self._torchs.p_memory_dict[index]
@@ -245,9 +243,6 @@ class Factors:
 
     def _random_q(self, matrix: _Matrix) -> Tensor:
         """Standard normal numbers, float32 [columns, rank]; the same on every worker."""
-        import numpy as np  # noqa: PLC0415
-        import torch  # noqa: PLC0415
-
         rng = np.random.default_rng([self._seed, self._torchs.iter, *matrix.name.encode()])
         return torch.from_numpy(rng.standard_normal((matrix.columns, matrix.rank), dtype=np.float32))
 
@@ -262,8 +257,6 @@ class Factors:
 
 def _qs_in(memory: Tensor, matrices: list[_Matrix]) -> list[Tensor]:
     """Views [columns, rank] of a bucket's Qs."""
-    import torch  # noqa: PLC0415
-
     parts = torch.split(memory, [matrix.columns * matrix.rank for matrix in matrices])
     return [part.view(matrix.columns, matrix.rank) for matrix, part in zip(matrices, parts, strict=True)]
 
@@ -286,8 +279,6 @@ def _torch_takes(parameter: Tensor) -> bool:
 
 def _refuse_what_torch_fails_on(name: str, parameter: Tensor) -> None:
     """Says at once what torch would only say after `start` iterations."""
-    import torch  # noqa: PLC0415
-
     if not _torch_takes(parameter):
         raise ValueError(
             f"torch's PowerSGD cannot take the parameter {name!r} of shape {tuple(parameter.shape)} and "

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ..ops.array import Tensor
 from .rows import Rows, Stochastic, bin_width
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _Levels(Stochastic):

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from ..fields import Share
-from ..lazy import numpy as np
+from ..lazy import np, torch
 from ..ops.array import Numbers
 from ..ops.interface import SMALLEST_TAU, Batch, Pending, Selected, Target
 from ..ops.parts import Part
@@ -44,8 +44,6 @@ class RandomK(WholeValues):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], taus: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        import torch  # noqa: PLC0415
-
         ops, sizes = given.ops, batch.sizes
         counts: Numbers = np.maximum((self.density * sizes).astype(np.int64), 1)
         ends, none = np.cumsum(counts), np.full(len(sizes), SMALLEST_TAU, np.float32)

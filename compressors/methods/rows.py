@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
-from ..lazy import numpy as np
+from ..lazy import np, torch
+from ..ops.array import Tensor
 from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Kept
 from ..ops.uniform import bits_of, keys_of
 from .base import Symbols
 from .dense import DenseMethod
 from .quantizers import Quantized, QuantizerInput
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ROW = 1024
 """Elements of a row of a parameter that is one block."""
@@ -45,8 +43,6 @@ class Rows:
 
         With a seed there are random numbers.
         """
-        import torch  # noqa: PLC0415
-
         ops, sizes, pairs = given.ops, given.batch.sizes, given.batch.pairs()
         self._given, self._sizes = given, sizes
         self._length = length = block or min(_ROW, int(sizes.max()))
@@ -76,8 +72,6 @@ class Rows:
 
     def _laid_out(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """Tensors [n], one per parameter, in rows; zeros for None."""
-        import torch  # noqa: PLC0415
-
         zeros = torch.zeros(self._length, dtype=torch.float32, device=self._given.ops.device)
         pieces, pads = [], -self._sizes % self._length
         for tensor, n, pad in zip(tensors, self._sizes.tolist(), pads.tolist(), strict=True):
@@ -95,8 +89,6 @@ class Rows:
 
         Each power, in float64, becomes a whole number of a power of two, as in `Ops.exact_squares`.
         """
-        import torch  # noqa: PLC0415
-
         bits = 62 - torch.frexp(self.counts).exponent - torch.frexp(self.largest.double() ** power).exponent
         scales = ((bits.long() + 1023) << 52).view(torch.float64)  # 2^bits
         totals = self.owners.new_zeros(len(bits))
@@ -107,8 +99,6 @@ class Rows:
 
     def uniform(self, at: slice) -> Tensor:
         """Random numbers from 0 to below 1 for elements of some rows, float32, multiples of 2^-24."""
-        import torch  # noqa: PLC0415
-
         low, high, starts = self._keys[at].unbind(1)
         columns = torch.arange(self._length, dtype=torch.int32, device=starts.device)
         drawn: Tensor = (bits_of(starts + columns, low, high) >> 8) & 0xFFFFFF
@@ -126,8 +116,6 @@ def bin_width(scale: Tensor, bits: int) -> Tensor:
     Its last bits are 0, so that (symbol + 0.5) width is exact for symbols of so many bits. It is bounded, as
     readers refuse bins that reach further than float32.
     """
-    import torch  # noqa: PLC0415
-
     spare = (1 << (bits + 1)) - 1
     width = scale.clamp(max=LARGEST_TAU).float()
     rounded = ((width.view(torch.int32) + spare) & ~spare).view(torch.float32)
@@ -155,8 +143,6 @@ class RowMethod(DenseMethod):
 
     def apply(self, given: QuantizerInput) -> Quantized:
         """See `Quantizer.apply`."""
-        import torch  # noqa: PLC0415
-
         ops, batch = given.ops, given.batch
         if not len(batch):
             return Quantized([], ops.empty(0, np.uint8), lambda: Kept(np.empty(0), np.empty(0, np.bool_)))

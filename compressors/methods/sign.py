@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ..ops.array import Tensor
 from .rows import RowMethod, Rows, bin_width
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Sign(RowMethod):

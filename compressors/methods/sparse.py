@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ..calls import expand
 from ..fields import QUANTIZERS, Group
-from ..lazy import numpy as np
+from ..lazy import np
 from ..ops.interface import SMALLEST_TAU, Batch, Form, Ops, Pending, Selected, Target, ThresholdRule
 from ..ops.parts import Part
 from ..thresholds.base import ALL, Policy, PolicyMemory, policy_of

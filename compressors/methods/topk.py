@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from ..fields import Share
-from ..lazy import numpy as np
+from ..lazy import np
 from ..ops.interface import Batch, Pending, Selected, Target
 from ..ops.parts import Part
 from ..thresholds.base import Policy, PolicyMemory, Sender

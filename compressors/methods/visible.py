@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from ..lazy import torch
+from ..ops.array import Tensor
 from ..ops.interface import Batch, Pending, Selected, Target
 from ..ops.parts import Part
 from .base import BucketInput
 from .sparse import SparseMethod, WholeValues
 from .threshold import ThresholdedMethod
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _Gate(SparseMethod):
@@ -28,8 +27,6 @@ class _Gate(SparseMethod):
     def take(
         self, batch: Batch, target: Target, parts: Sequence[Part], taus: Sequence[float], given: BucketInput
     ) -> Pending[Selected]:
-        import torch  # noqa: PLC0415
-
         ops, pairs = given.ops, batch.pairs()
         if not pairs:
             return ops.take_by_threshold(self.sends, batch, target, taus)

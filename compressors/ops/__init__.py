@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
-    from .interface import Ops
+from ..lazy import torch
+from .interface import Ops
 
 
 def ops_for(device: torch.device, threads: int | None = None) -> Ops:
@@ -19,8 +15,6 @@ def ops_for(device: torch.device, threads: int | None = None) -> Ops:
         ImportError: it is a GPU, and CuPy is not installed.
         ValueError: no method supports this device.
     """
-    import torch  # noqa: PLC0415 - specs are read without torch
-
     threads = torch.get_num_threads() if threads is None else threads
     if device.type == "cpu":
         from .cpu.passes import CpuOps  # noqa: PLC0415 - compiles

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..lazy import numpy as np
+from ..lazy import np, torch
 
 if TYPE_CHECKING:  # specs are read without torch and NumPy
-    import torch
-    from numpy.typing import NDArray
+    from numpy.typing import NDArray as NDArray  # noqa: PLC0414 - for others to import
+    from torch import Tensor as Tensor  # noqa: PLC0414
 
     Floats32: TypeAlias = NDArray[np.float32]
     Floats64: TypeAlias = NDArray[np.float64]
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # specs are read without torch and NumPy
     """Bytes in the CPU's memory."""
     Numbers: TypeAlias = NDArray[np.int64]
 else:
-    Floats32 = Floats64 = Words = Flags = Bytes = Numbers = Any
+    NDArray = Tensor = Floats32 = Floats64 = Words = Flags = Bytes = Numbers = Any
 
 Array: TypeAlias = Any
 """NumPy's, or a tensor on a device: one-dimensional, contiguous; its slices share its memory."""
@@ -36,8 +36,6 @@ def symbol_type(bits: int) -> type[np.uint8] | type[np.uint16]:
 @cache
 def torch_type(dtype: Any) -> torch.dtype:
     """NumPy's type as torch's."""
-    import torch  # noqa: PLC0415
-
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 

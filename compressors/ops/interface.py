@@ -12,15 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from ..lazy import numpy as np
-from .array import Array, Flags, Floats32, Floats64, Numbers
-
-if TYPE_CHECKING:  # specs are read without torch
-    import torch
-    from numpy.typing import NDArray
-    from torch import Tensor
+from ..lazy import np, torch
+from .array import Array, Flags, Floats32, Floats64, NDArray, Numbers, Tensor
 
 SMALLEST_TAU = 2.0**-126
 """The smallest normal float32: kernels and messages hold tau in that type."""
@@ -253,8 +248,6 @@ class Batch:
 
     def wide(self) -> Batch:
         """The same with float32 gradients; itself where they are."""
-        import torch  # noqa: PLC0415
-
         if self.dtypes <= {torch.float32}:
             return self
         rows, gradients = self.rows.copy(), list(self.gradients)
@@ -394,8 +387,6 @@ class Ops(Protocol):
 
     def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
         """Brings the elements of each float32 tensor between the negative of its limit and the limit."""
-        import torch  # noqa: PLC0415
-
         if tensors:  # torch's own operations serve every device
             torch._foreach_clamp_max_(list(tensors), limits)
             torch._foreach_clamp_min_(list(tensors), [-limit for limit in limits])

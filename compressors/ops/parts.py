@@ -6,14 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isnan
-from typing import TYPE_CHECKING
 
-from ..lazy import numpy as np
-from .array import Numbers
-
-if TYPE_CHECKING:  # specs are read without torch
-    from numpy.typing import NDArray
-    from torch import Tensor
+from ..lazy import np
+from .array import Floats32, Floats64, Numbers, Tensor
 
 
 @dataclass(slots=True)
@@ -31,7 +26,7 @@ class Part:
     """Root mean square of the loss's gradient, if something else is sent instead, such as weights."""
     weights: Tensor | None = None
     """Floating point [numel] on the same device, the agreed weights, in local steps."""
-    magnitudes: NDArray[np.float32] | None = None
+    magnitudes: Floats32 | None = None
     """Finite magnitudes of a sample of residual + gradient, on the host, where they decide what is sent."""
     reached: float | None = None
     """In place of these what a share of them reaches, where that decides."""
@@ -82,8 +77,8 @@ class Tallies:
     names: Sequence[str]
     elements: Sequence[int]
     sent: Numbers
-    residual_squares: NDArray[np.float64]
-    taus: NDArray[np.float32]
+    residual_squares: Floats64
+    taus: Floats32
     """NaN where there is none."""
     paper_bits: Numbers
 

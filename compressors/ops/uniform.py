@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..lazy import numpy as np
-from .array import Numbers
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from ..lazy import np
+from .array import NDArray, Numbers, Words
 
 _WEYL, _FIRST, _SECOND = (number - 2**32 for number in (0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35))  # as int32
 
@@ -36,7 +33,7 @@ def bits_of(counters: Any, low: Any, high: Any) -> Any:
     return h ^ ((h >> 16) & 0xFFFF)
 
 
-def positions_of(sizes: Numbers, counts: Numbers, keys: NDArray[np.uint32] | None = None) -> Numbers:
+def positions_of(sizes: Numbers, counts: Numbers, keys: Words | None = None) -> Numbers:
     """Positions in parameters, ascending, `counts` of `sizes` elements of each: one in each of equal strata.
 
     Position i of a parameter is low + h mod (high - low), low = floor(i size / count), high = floor((i + 1)

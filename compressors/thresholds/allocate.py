@@ -14,24 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from ..fields import Share
-from ..lazy import numpy as np
+from ..lazy import np
+from ..ops.array import Floats32, Numbers
+from ..ops.array import Floats64 as Floats
 from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, ThresholdRule
+from ..ops.parts import Part
+from .base import Sender
 from .density import DensityMemory, TargetDensity
 from .samples import as_tau, magnitudes_of, reached_by
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
-    from ..ops.parts import Part
-    from .base import Sender
-
 
 CHOICES = 25
 """Points of a layer's curve."""
@@ -68,7 +63,7 @@ class Curves:
         return self.elements[:, None] * self.errors
 
 
-def curve_of(magnitudes: NDArray[np.float32], density: float, rule: ThresholdRule) -> Floats:
+def curve_of(magnitudes: Floats32, density: float, rule: ThresholdRule) -> Floats:
     """One layer's curve around a density.
 
     Args:
@@ -129,7 +124,7 @@ def allocate(curves: Curves, density: float, value_bits: float) -> tuple[Floats,
     return curves.taus[rows, chosen], curves.sent[rows, chosen]
 
 
-def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
+def cheapest(cost: Floats, error: Floats, given: int) -> Numbers:
     """The choices of layers with low costs, and errors no larger than those of the choice given.
 
     Args:
@@ -145,8 +140,8 @@ def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
     otherwise = np.full(rows.size, given)
     allowed = math.fsum(error[rows, otherwise])
 
-    def minimizing(exponent: float) -> NDArray[np.int64]:
-        choices: NDArray[np.int64] = np.argmin(cost + math.exp(exponent) * error, axis=1)
+    def minimizing(exponent: float) -> Numbers:
+        choices: Numbers = np.argmin(cost + math.exp(exponent) * error, axis=1)
         return choices
 
     # Far enough either way for one of the two terms to be all that counts.
@@ -165,7 +160,7 @@ def cheapest(cost: Floats, error: Floats, given: int) -> NDArray[np.int64]:
     return chosen if math.fsum(cost[rows, chosen]) <= math.fsum(cost[rows, otherwise]) else otherwise
 
 
-def _spend(cost: Floats, error: Floats, chosen: NDArray[np.int64], allowed: float) -> NDArray[np.int64]:
+def _spend(cost: Floats, error: Floats, chosen: Numbers, allowed: float) -> Numbers:
     """Cheaper choices for layers in turn, as far as the budget goes, the one that saves most first."""
     chosen, rows = chosen.copy(), np.arange(chosen.size)
     while True:

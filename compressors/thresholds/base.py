@@ -6,17 +6,15 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, Union
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from ..calls import expand
 from ..fields import POLICIES, Settings, Tau
 from ..ops.interface import ThresholdRule
+from ..ops.parts import Part
 from .samples import as_tau
-
-if TYPE_CHECKING:
-    from ..ops.parts import Part
 
 ALL = ""
 """The key of a memory that all parameters share; no parameter has this name."""

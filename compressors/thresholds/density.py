@@ -12,11 +12,9 @@ from pydantic import Field, model_validator
 
 from ..fields import Group, Share
 from ..ops.interface import SMALLEST_TAU
+from ..ops.parts import Part
 from .base import Policy, PolicyMemory, Sender
 from .samples import as_tau, reached_by
-
-if TYPE_CHECKING:
-    from ..ops.parts import Part
 
 BAND = 0.1
 """Relative tolerance of the number of elements sent, in which tau stays."""

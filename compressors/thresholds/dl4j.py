@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from ..fields import Share, Tau
+from ..ops.parts import Part
 from .base import Policy, PolicyMemory, Sender
 from .samples import as_tau
-
-if TYPE_CHECKING:
-    from ..ops.parts import Part
 
 COUNT = 64
 """Iterations between two counts of all elements: a layer may be trained later."""

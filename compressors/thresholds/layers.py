@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from ..ops.parts import Part
 from .base import Policy, PolicyMemory, Sender, policy_of, threshold_of
 from .density import DensityTau
 from .schedule import ScheduledTau
 from .sidco import FittedTau
 
 if TYPE_CHECKING:
-    from ..ops.parts import Part
-
     _Layer = float | Policy
 else:
     _Layer = threshold_of({"schedule": ScheduledTau, "density": DensityTau, "sidco": FittedTau})

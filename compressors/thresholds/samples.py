@@ -6,16 +6,11 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from ..lazy import numpy as np
-from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Readback
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..ops.interface import Batch, Ops
-    from ..ops.parts import Part
+from ..lazy import np
+from ..ops.array import Floats32
+from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Batch, Ops, Readback
+from ..ops.parts import Part
 
 SAMPLE = 2**14
 """Elements of a sample of a parameter, at most."""
@@ -30,7 +25,7 @@ def as_tau(tau: float) -> float:
     return nearest
 
 
-def magnitudes_of(part: Part) -> NDArray[np.float32]:
+def magnitudes_of(part: Part) -> Floats32:
     """float32 [SAMPLE at most], the finite ones among a sample of magnitudes of residual + gradient."""
     assert part.magnitudes is not None, "needs_sample must say that they are wanted"
     return part.magnitudes

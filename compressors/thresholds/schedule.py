@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from ..fields import Tau
+from ..ops.parts import Part
 from .base import Policy, Sender
 from .samples import as_tau
-
-if TYPE_CHECKING:
-    from ..ops.parts import Part
 
 
 class ScheduledTau(Policy):

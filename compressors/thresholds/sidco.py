@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ..fields import Share
-from ..lazy import numpy as np
+from ..lazy import np
+from ..ops.array import Floats32, Floats64
+from ..ops.parts import Part
+from .base import Sender
 from .density import DensityMemory, TargetDensity
 from .samples import as_tau, magnitudes_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ..ops.parts import Part
-    from .base import Sender
 
 Fit = Literal["exponential", "pareto", "gamma"]
 STAGE = 0.25
@@ -32,7 +29,7 @@ FEWEST = 16
 """Excesses below which no further stage is fitted."""
 
 
-def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages: int) -> float:
+def fitted_tau(fit: Fit, magnitudes: Floats32, density: float, stages: int) -> float:
     """The magnitude that a share of the elements reaches, if they are distributed as the fits say.
 
     Args:
@@ -62,7 +59,7 @@ def fitted_tau(fit: Fit, magnitudes: NDArray[np.float32], density: float, stages
     return tau if density >= 1 else tau + max(excess_reached(fit, left, density), 0.0)
 
 
-def excess_reached(fit: Fit, values: NDArray[np.float64], share: float) -> float:
+def excess_reached(fit: Fit, values: Floats64, share: float) -> float:
     """What a share (0 to 1) of values greater than 0 reaches, by a fit to them."""
     mean, variance = float(values.mean()), float(values.var())
     if variance <= (1e-6 * mean) ** 2:  # of all equal values, but for rounding

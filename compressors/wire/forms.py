@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CorruptMessage
-from ..lazy import numpy as np
+from ..lazy import np
+from ..ops.array import Floats32, NDArray, Numbers
 from ..ops.interface import FP8_EXPONENTS, LARGEST_MEAN, QUANTILE_EXPONENTS, SMALLEST_TAU, Form
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def table_layout(form: Form, bits: int) -> list[tuple[np.dtype[Any], int]]:
     return [exponents] if form == "fp8" else []
 
 
-def require_written(form: Form, bits: NDArray[np.int64], tables: Sequence[NDArray[Any]]) -> None:
+def require_written(form: Form, bits: Numbers, tables: Sequence[NDArray[Any]]) -> None:
     """CorruptMessage for tables that no quantizer writes; bits are int64 [blocks], of the symbols of each."""
     if form == "linear" and not _ranges_written(bits, *tables):
         raise CorruptMessage("a block's range is not finite, or its width is none that is written")
@@ -91,7 +89,7 @@ def require_written(form: Form, bits: NDArray[np.int64], tables: Sequence[NDArra
         raise CorruptMessage("a block of 8-bit floats is scaled as none is written")
 
 
-def _ranges_written(bits: NDArray[np.int64], lows: NDArray[np.float32], steps: NDArray[np.float32]) -> bool:
+def _ranges_written(bits: Numbers, lows: Floats32, steps: Floats32) -> bool:
     half = np.float32(0.5)
     with np.errstate(all="ignore"):
         highest = lows * half + (steps * half) * ((1 << bits) - 0.5).astype(np.float32)

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..lazy import numpy as np
-from ..ops.array import Array, Numbers, Words, host
+from ..lazy import np
+from ..ops.array import Array, Floats32, Numbers, Words, host
 from ..ops.interface import Form, Offsets, Ops, check_chunks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +98,7 @@ class Update:
     values: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     """[k] float32 (f32), the bits of 16-bit floats, levels 1 to 255 (qgt, uint8), or symbols: uint8 where all
     have up to 8 bits, otherwise uint16. Nothing for bgt and strom."""
-    taus: NDArray[np.float32] | None = None
+    taus: Floats32 | None = None
     """float32 [m], of forms that have one."""
     bits: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     """int64 [m], of a symbol of each parameter of quantized forms; 0 where it has none."""
@@ -111,7 +108,7 @@ class Update:
     """Ranges or tables of all blocks (`forms.table_layout`)."""
     chunks: Chunks | None = None
     """What positions are regular in, in parameters of which anything is sent."""
-    keys: NDArray[np.uint32] | None = None
+    keys: Words | None = None
     """[m], by which positions were drawn at random (`ops.uniform.positions_of`), if they were."""
 
     @property
@@ -149,17 +146,17 @@ class Update:
             ops.add_values(self.form, [source], self.block, offsets.table, out, offsets.begins, 0)
         return out
 
-    def amounts(self, ops: Ops) -> NDArray[np.float32]:
+    def amounts(self, ops: Ops) -> Floats32:
         """float32 [k], the signed amount that is sent for each element, of an update in the CPU's memory."""
         if self.taus is None:
-            floats: NDArray[np.float32] = self.signed_floats(ops)
+            floats: Floats32 = self.signed_floats(ops)
             return floats
         amounts = np.repeat(self.taus, self.counts)
         if self.form == "qgt":
             amounts *= host(self.values)
         return np.where(host(self.words) & 1, -amounts, amounts)
 
-    def places(self) -> list[tuple[slice | NDArray[np.int64], slice]]:
+    def places(self) -> list[tuple[slice | Numbers, slice]]:
         """Elements of the bucket that are sent, and which of the amounts are theirs; in the CPU's memory."""
         if self.words is not None:
             elements = (host(self.words) >> 1).astype(np.int64) + np.repeat(self.segments.shifts, self.counts)

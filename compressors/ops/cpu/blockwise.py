@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..array import Floats64
 from ..interface import Batch, Kept, Quantizing
 from .bits import floats
-from .threads import LEAST_SHARE, portions, run_all
+from .threads import portions, run_all
 
 PIECE = 1 << 20
 """Elements of a share, at most."""
@@ -144,18 +144,17 @@ def over_shares(
     kernel: Callable[[Shares, NDArray[np.float64]], None],
     threads: int,
     put_back: PutBack | None = None,
-    shared: int = LEAST_SHARE,
     most: int = PIECE,
 ) -> Kept:
     """Quantizes parameters, whose gradients are float32; no result depends on the threads.
 
-    A kernel quantizes shares of at most `most` elements, about `shared` at once, and fills in float64 [s, 3]:
-    the sum of squares kept, of how many blocks there are symbols, and whether all sums of residual and
-    gradient are finite. `put_back` is for shares that are not; None if nothing of these is quantized.
+    A kernel quantizes shares of at most `most` elements, and fills in float64 [s, 3]: the sum of squares
+    kept, of how many blocks there are symbols, and whether all sums of residual and gradient are finite.
+    `put_back` is for shares that are not; None if nothing of these is quantized.
     """
     shares, m = shares_of(work.batch, work.block, most), len(work.batch)
     reports = np.zeros((len(shares), 3))
-    groups = portions(shares[:, ELEMENTS], threads, shared)
+    groups = portions(shares[:, ELEMENTS], threads)
     run_all([partial(kernel, shares[at], reports[at]) for at in groups], threads)
     broken = np.bincount(shares[:, PARAMETER], 1 - reports[:, 2], m) > 0
     squares: Floats64 = np.bincount(shares[:, PARAMETER], reports[:, 0], m).astype(np.float64, copy=False)

@@ -47,13 +47,6 @@ def _places(sizes: tuple[int, ...], counts: tuple[int, ...]) -> NDArray[np.int64
     return positions_of(np.array(sizes), np.array(counts))
 
 
-class _Room(local):
-    """A thread's memory that passes write to, by its use and type."""
-
-    def __init__(self) -> None:
-        self.arrays: dict[tuple[str, type[np.generic]], NDArray[Any]] = {}
-
-
 class CpuOps(Ops):
     """See `Ops`. Arrays are NumPy's, and share memory with tensors."""
 
@@ -68,15 +61,15 @@ class CpuOps(Ops):
         self.threads, self._vectorized = threads, vectorized
         # As long as the largest bucket, but a page of it takes up memory only once it was written to. For
         # each thread: sums are compressed in one of their own.
-        self._room = _Room()
+        self._room = local()
 
     def _kept_room(self, name: str, elements: int, dtype: type[np.generic]) -> NDArray[Any]:
         """Memory that passes write to, kept from bucket to bucket."""
-        arrays = self._room.arrays
-        array = arrays.get((name, dtype))
-        if array is None or array.size < elements:
-            array = arrays[name, dtype] = np.empty(elements, dtype)
-        return array
+        arrays: dict[str, NDArray[Any]] = vars(self._room)  # this thread's
+        key = f"{name} of {dtype.__name__}"
+        if key not in arrays or arrays[key].size < elements:
+            arrays[key] = np.empty(elements, dtype)
+        return arrays[key]
 
     # Memory
 
