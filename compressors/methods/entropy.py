@@ -69,13 +69,15 @@ class Entropy(Quantizer):
 
     def _bits_by_entropy(self, given: QuantizerInput, ranges: Pending[Extremes]) -> list[int]:
         """Section 3.4; 1 where a range is not finite."""
+        from ..ops.cpu.by_range import count_symbols  # noqa: PLC0415 - compiles
+
         bits, batch = self.sample_bits, given.batch
         sizes = [sample_size(n, self.fraction) for n in batch.sizes.tolist()]
         sums = [gradient if residual is None else residual for residual, gradient in batch.pairs()]
         samples = given.ops.samples(Batch.of([None] * len(sums), sums), sizes, given.readback)
         given.readback.fetch()
         return [
-            1 if broken else bits_of_sample(given.ops.symbol_counts(values, bits, low, high), self.floor)
+            1 if broken else bits_of_sample(count_symbols(values, bits, low, high), self.floor)
             for values, low, high, broken in zip(samples(), *ranges(), strict=True)
         ]
 
@@ -118,7 +120,7 @@ def sample_size(n: int, fraction: float) -> int:
 def bits_of_sample(counts: Numbers, floor: float) -> int:
     """The paper's N = H + c: bits for a layer, 1 to 16, from the entropy H of a sample's symbols.
 
-    The nearest integer to H + c, c being `floor`; counts are as from `Ops.symbol_counts`.
+    The nearest integer to H + c, c being `floor`; counts are as from `count_symbols`.
     """
     return _clip_bits(fixed_entropy(counts) + round(floor * 2**_PLACES))
 

@@ -382,9 +382,6 @@ class Ops(Protocol):
         Ranks are from 1, the largest magnitude. A magnitude means nothing where a sample is not finite.
         """
 
-    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
-        """How often each symbol of `bits` bits occurs among values from low to high: int64 [2^bits]."""
-
     def clamp(self, tensors: Sequence[Tensor], limits: Sequence[float]) -> None:
         """Brings the elements of each float32 tensor between the negative of its limit and the limit."""
         if tensors:  # torch's own operations serve every device

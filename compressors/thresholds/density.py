@@ -90,10 +90,6 @@ class DensityMemory(PolicyMemory):
             self.least, self.most = 0.0, float(elements)
         self.alarm = OFF * self.most
 
-    def forget_band(self) -> None:
-        """Empties the band."""
-        self.least, self.most, self.alarm = 1.0, 0.0, 0.0
-
 
 class TargetDensity(Policy):
     """Finds tau in a sample every few iterations, and corrects it in between by what was sent.
@@ -153,7 +149,7 @@ class TargetDensity(Policy):
             memory.again = self.again if memory.again is None else memory.again - 1
         memory.target = self.share(iteration, memory)
         memory.tau = self.estimate(part, iteration, memory, method)
-        memory.forget_band()
+        memory.least, memory.most, memory.alarm = 1.0, 0.0, 0.0  # an empty band
 
     def note(
         self, parts: Sequence[Part], sent: Sequence[int], iteration: int, memories: Sequence[DensityMemory]

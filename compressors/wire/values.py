@@ -99,19 +99,10 @@ def _plan_symbols(
     return PlannedValues(joined([section for _, section in ways]), by_parameter=by_parameter)
 
 
-class ReadValues(NamedTuple):
-    """As `Update` has them."""
-
-    values: Array
-    bits: Numbers
-    block: int = 0
-    tables: tuple[Array, ...] = ()
-
-
 def read_values(
     body: Bytes, form: Form, counts: Numbers, coding: tuple[int, bool, bool], threads: int
-) -> ReadValues:
-    """Reads what a plan wrote, all of an untrusted body.
+) -> tuple[Array, Numbers, int, tuple[Array, ...]]:
+    """Reads what a plan wrote, all of an untrusted body: values, bits, block and tables of an `Update`.
 
     Args:
         body: uint8.
@@ -127,7 +118,7 @@ def read_values(
     if not traits.symbols or not k:
         if any(coding):
             raise CorruptMessage(f"symbols: there are none in {k} values of {form}")
-        return ReadValues(_read_plain(body, form, k), np.zeros_like(counts) if traits.quantized else _NO_BITS)
+        return _read_plain(body, form, k), np.zeros_like(counts) if traits.quantized else _NO_BITS, 0, ()
     bits, coded, body = _read_bits(body, form, counts, coding)
     block: int = 0
     tables: Sequence[NDArray[Any]] = ()
@@ -142,7 +133,7 @@ def read_values(
         raise CorruptMessage("values: a level is 0; levels are 1 to 255")
     if form == "fp8" and any_has(values & np.uint8(0x7F), np.uint8(0x7F)):
         raise CorruptMessage("values: an 8-bit float is no number")
-    return ReadValues(values, bits if traits.quantized else _NO_BITS, block, tuple(tables))
+    return values, bits if traits.quantized else _NO_BITS, block, tuple(tables)
 
 
 _NO_BITS = np.empty(0, np.int64)

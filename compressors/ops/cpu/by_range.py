@@ -189,26 +189,21 @@ def quantize(form: str, work: Quantizing, put_back: blockwise.PutBack, threads: 
 
 
 @njit(nogil=True, cache=True)
-def _take_up_shares(shares, keys):  # type: ignore[no-untyped-def]
+def _take_up_shares(shares, lows, highs, broken):  # type: ignore[no-untyped-def]
     for s in range(shares.shape[0]):
-        keys[s, 0], keys[s, 1] = blockwise.take_up(*blockwise.operands(shares[s]))
-
-
-@njit(nogil=True, cache=True)
-def _extremes_of(keys, lows, highs, broken):  # type: ignore[no-untyped-def]
-    for i in range(keys.shape[0]):
-        lows[i], highs[i] = _from_key(keys[i, 0]), _from_key(keys[i, 1])
-        broken[i] = not blockwise.keys_finite(keys[i, 0], keys[i, 1])
+        low, high = blockwise.take_up(*blockwise.operands(shares[s]))
+        lows[s], highs[s] = _from_key(low), _from_key(high)
+        broken[s] = not blockwise.keys_finite(low, high)
 
 
 def extremes(batch: Batch, threads: int) -> Extremes:
     """Adds gradients to residuals, and finds the smallest and the largest element of each parameter."""
-    shares = blockwise.shares_of(batch)
-    keys, m = np.empty((len(shares), 2), np.int32), len(batch)
-    groups = portions(shares[:, blockwise.ELEMENTS], threads)
-    run_all([partial(_take_up_shares, shares[at], keys[at]) for at in groups], threads)
+    shares, m = blockwise.shares_of(batch), len(batch)  # one of each
     extremes = Extremes(np.empty(m, np.float32), np.empty(m, np.float32), np.empty(m, np.bool_))
-    _extremes_of(keys, *extremes)
+    groups = portions(shares[:, blockwise.ELEMENTS], threads)
+    run_all(
+        [partial(_take_up_shares, shares[at], *(column[at] for column in extremes)) for at in groups], threads
+    )
     return extremes
 
 

@@ -95,12 +95,6 @@ def _fields_bytes(count, b, signed):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _field(word, before, mask, drop):  # type: ignore[no-untyped-def]
-    """The remainder above the sign, or alone if `drop` is 1; mask covers twice the remainder."""
-    return np.uint64(((_twice_gap(word, before) & mask) | (word & _ONE)) >> drop)
-
-
-@njit(nogil=True, cache=True)
 def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
     """Writes a block into out: uint8, as long as the block and SPARE bytes."""
     mask, drop, width = np.uint32((2 << b) - 2), np.uint32(not signed), np.uint64(b + signed)
@@ -108,7 +102,9 @@ def _write_block(words, base, b, signed, out):  # type: ignore[no-untyped-def]
     word = used = np.uint64(0)
     byte = np.int64(0)
     for i in range(words.size):
-        word |= _field(words[i], before, mask, drop) << used
+        # The remainder above the sign, or alone.
+        field = ((_twice_gap(words[i], before) & mask) | (words[i] & _ONE)) >> drop
+        word |= np.uint64(field) << used
         before = words[i]
         used += width
         store64(out, byte, word)

@@ -146,9 +146,6 @@ class CpuOps(Ops):
         topk.ranked(values, ends, kept, magnitudes, broken)
         return magnitudes, broken
 
-    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
-        return by_range.count_symbols(values, bits, low, high)
-
     # Sparse passes
 
     def apply_momentum(self, batch: Batch, velocities: Sequence[Tensor], momentum: float) -> Batch:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ..array import Flags, Floats32, Floats64, Numbers
-from ..cpu.by_range import count_symbols
 from ..cpu.threshold import VALUE_DTYPE, WITHOUT_VALUES
 from ..interface import (
     SMALLEST_TAU,
@@ -230,9 +229,6 @@ class CudaOps(Device, Ops):
         readback.fetch()
         bits, broken = magnitudes.values.reshape(-1, 2).T
         return bits.copy().view(np.float32), np.asarray(broken > 0)
-
-    def symbol_counts(self, values: Floats32, bits: int, low: np.float32, high: np.float32) -> Numbers:
-        return count_symbols(values, bits, low, high)
 
     # Sparse passes
 
