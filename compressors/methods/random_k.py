@@ -63,7 +63,6 @@ class RandomK(WholeValues):
         return lambda: Selected(ends, squares(), ranges().nonfinite, none)
 
     def run(self, given: BucketInput) -> RuleOutput:
-        """See `SparseMethod.run`."""
         output = super().run(given)
         output.update.keys = self._keys(given.parts, given.iteration)
         return output

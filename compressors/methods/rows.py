@@ -142,7 +142,6 @@ class RowMethod(DenseMethod):
         """
 
     def apply(self, given: QuantizerInput) -> Quantized:
-        """See `Quantizer.apply`."""
         ops, batch = given.ops, given.batch
         if not len(batch):
             return Quantized([], ops.empty(0, np.uint8), lambda: Kept(np.empty(0), np.empty(0, np.bool_)))

@@ -200,7 +200,6 @@ class Drawn(Codec):
     code = 6
 
     def measure(self, update: Update, threads: int) -> Section | None:
-        """See `Codec.measure`."""
         keys, counts = update.keys, update.counts
         if keys is None or FORMS[update.form].has_tau:
             return None

@@ -19,6 +19,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .bits import splat
+
 LANES = 16
 """Elements of a group; output arrays need as many spare ones."""
 RULES = ("wgt", "bgt", "qgt", "strom")
@@ -36,12 +38,6 @@ def supported() -> bool:
 
 def _constant(vector: ir.VectorType, value: Any) -> ir.Constant:
     return ir.Constant(vector, [value] * LANES)
-
-
-def _splat(builder: Any, scalar: Any) -> Any:
-    undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, undefined, _constant(_VI, 0))
 
 
 def _with_sign(builder: Any, magnitude: Any, sign: Any) -> Any:
@@ -94,7 +90,7 @@ def _send_groups(
             return given[_SENT]
         residual_at, gradient_at, words_at, values_at, tally_at = map(data, (2, 3, 8, 9, 11))
         start, stop, tau, base = given[4:8]
-        tau_lanes = _splat(builder, tau)
+        tau_lanes = splat(builder, tau, LANES)
         # Slots in the function's entry block: LLVM turns them into registers.
         count = cgutils.alloca_once_value(builder, given[_SENT])
         bad = cgutils.alloca_once_value(builder, ir.Constant(_I16, 0))
@@ -117,7 +113,7 @@ def _send_groups(
             hit = builder.and_(reaches, finite)
 
             at = builder.load(count)
-            position = _splat(builder, builder.trunc(builder.add(i, base), _I32))
+            position = splat(builder, builder.trunc(builder.add(i, base), _I32), LANES)
             position = builder.add(position, ir.Constant(_VI, list(range(LANES))))
             word = builder.or_(
                 builder.shl(position, _constant(_VI, 1)),

@@ -16,10 +16,17 @@ from ..array import Numbers
 RESIDUAL, GRADIENT, ELEMENTS, BASE = range(4)
 Rows = Numbers
 
-_I1, _I8, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(64)
+_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 
 SPARE = 8
 """Bytes that must lie behind the first byte of a load or store."""
+
+
+def splat(builder: Any, scalar: Any, lanes: int) -> Any:
+    """A vector that has a scalar in all lanes; LLVM IR."""
+    undefined = ir.Constant(ir.VectorType(scalar.type, lanes), ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
 
 
 def _word_at(context: Any, builder: Any, array_type: Any, array: Any, byte: Any) -> Any:

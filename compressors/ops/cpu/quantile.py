@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from ..array import host
 from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, Kept, Quantizing
 from . import blockwise
+from .bits import splat
 from .float_formats import from_fp16, round_to_fp16
 from .threads import portions
 
@@ -58,14 +58,8 @@ def _count_reached_by(typing_context: Any, tree: Any, node: Any, key: Any) -> An
         data = context.make_array(signature.args[0])(context, builder, given[0]).data
         address = builder.bitcast(builder.gep(data, [given[1]]), _VECTOR.as_pointer())
         cuts = builder.load(address, align=4)
-        undefined = ir.Constant(_VECTOR, ir.Undefined)
-        first = builder.insert_element(undefined, given[2], ir.Constant(_I32, 0))
-        keys = builder.shuffle_vector(first, undefined, ir.Constant(_VECTOR, [0] * WAYS))
-        reached = builder.bitcast(builder.icmp_signed("<=", cuts, keys), _I16)
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_I16, [_I16]), "llvm.ctpop.i16"
-        )
-        return builder.zext(builder.call(function, [reached]), _I64)
+        reached = builder.icmp_signed("<=", cuts, splat(builder, given[2], WAYS))
+        return builder.zext(builder.ctpop(builder.bitcast(reached, _I16)), _I64)
 
     return types.int64(tree, types.int64, types.int32), generate
 

@@ -10,7 +10,7 @@ that of the next. A pool of CuPy's own would keep memory from torch, and know no
 """
 
 import struct
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..array import torch_type
+from ..interface import Ops
 
 SOURCES = Path(__file__).parent
 """Where the `.cu` and `.cuh` files are."""
@@ -29,7 +30,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 _MOST_CONSTANTS = 1024
 
 
-class Device(ABC):
+class Device(Ops):
     """Arrays, which are one-dimensional tensors, and kernels on one device and torch's current stream."""
 
     def __init__(self, device: torch.device) -> None:
@@ -43,11 +44,9 @@ class Device(ABC):
         return torch.cuda.current_stream(self.device).cuda_stream if self._pinned else 0
 
     def empty(self, size: int, dtype: Any) -> Tensor:
-        """See `Ops.empty`."""
         return torch.empty(size, dtype=torch_type(dtype), device=self.device)
 
     def zeros(self, size: int, dtype: Any) -> Tensor:
-        """See `Ops.zeros`."""
         array = self.empty(size, dtype)
         array.view(torch.uint8).zero_()
         return array
@@ -90,13 +89,11 @@ class Device(ABC):
         return placed
 
     def array(self, tensor: Tensor) -> Tensor:
-        """See `Ops.array`."""
         assert tensor.is_contiguous(), "kernels know no strides"
         flat = tensor.detach().reshape(-1)
         return flat.view(torch.uint16) if tensor.dtype in (torch.float16, torch.bfloat16) else flat
 
     def tensor(self, array: Tensor) -> Tensor:
-        """See `Ops.tensor`."""
         return array
 
     @abstractmethod

@@ -24,7 +24,6 @@ from ..interface import (
     Form,
     Kept,
     Offsets,
-    Ops,
     Pending,
     Quantizing,
     Readback,
@@ -116,7 +115,7 @@ class Reports:
         return Selected(rows[:, 0], squares, nonfinite, reported if taus is None else taus)
 
 
-class CudaOps(Device, Ops):
+class CudaOps(Device):
     """See `Ops` and `Device`. Arrays are tensors."""
 
     on_host = False
