@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from pydantic import BaseModel
 from torch import Tensor
@@ -46,9 +45,8 @@ def flattened(config: BaseModel) -> dict[str, str]:
 
 
 def description(tensor: Tensor) -> str:
-    """The dtype and shape, such as `float32 [3, 4]`, and the layout of a sparse tensor."""
-    layout = f"sparse_coo of {tensor.sparse_dim()} " if tensor.layout == torch.sparse_coo else ""
-    return f"{layout}{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    """The dtype and shape, such as `float32 [3, 4]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def described(parameters: Mapping[str, Tensor]) -> dict[str, str]:

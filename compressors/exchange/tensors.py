@@ -1,7 +1,6 @@
-"""Tensors as bytes, whatever their dtype, strides and layout; and their broadcast in a process group."""
+"""Tensors as bytes, whatever their dtype and strides; and their broadcast in a process group."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
 
 import numpy as np
 import torch
@@ -21,14 +20,14 @@ _BUCKET_BYTES = 1 << 26
 def require_sendable(tensors: Mapping[str, Tensor]) -> None:
     """Refuses tensors that cannot be sent, or not be copied into, with a ValueError that names the first."""
     for name, tensor in tensors.items():
-        if tensor.layout not in (torch.strided, torch.sparse_coo) or tensor.is_quantized:
-            raise ValueError(f"{name} is of {tensor.layout} {tensor.dtype}: it must be dense or sparse_coo")
-        if tensor.layout == torch.strided and overlaps_itself(tensor):
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ValueError(f"{name} is of {tensor.layout} {tensor.dtype}: it must be dense")
+        if overlaps_itself(tensor):
             raise ValueError(f"{name} is expanded: nothing can be copied into it; use its clone()")
 
 
 def to_bytes(tensors: Iterable[Tensor]) -> Payload:
-    """The values of tensors, row-major; of a sparse one, its number of values, its indices and its values."""
+    """The values of tensors, row-major."""
     parts = [part.cpu() for part in _byte_parts(tensors)]
     return torch.cat(parts).numpy() if parts else np.empty(0, np.uint8)
 
@@ -48,11 +47,7 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None, device
         if dist.get_rank(group) == 0:
             data = torch.cat([part.to(device) for part in _byte_parts(bucket)])
         else:
-            data = torch.empty(sum(map(_dense_bytes, bucket)), dtype=torch.uint8, device=device)
-        if any(tensor.layout == torch.sparse_coo for tensor in bucket):
-            size = torch.tensor([data.numel()], device=device)
-            dist.broadcast(size, group=group, group_src=0)
-            data = data.resize_(int(size))
+            data = torch.empty(sum(tensor.nbytes for tensor in bucket), dtype=torch.uint8, device=device)
         dist.broadcast(data, group=group, group_src=0)
         if dist.get_rank(group):
             _copy(data, bucket)
@@ -68,7 +63,7 @@ def local_tensor(tensor: Tensor) -> Tensor:
 def copy_into(tensors: Iterable[Tensor], values: Iterable[Tensor]) -> None:
     """Copies values into tensors with as many elements each."""
     for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value.view_as(tensor) if value.layout == torch.strided else value)
+        tensor.copy_(value.view_as(tensor))
 
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
@@ -97,15 +92,11 @@ def _buffer_places(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
     return {plain: (model.get_submodule(path), key) for plain, (path, _, key) in parts}
 
 
-def _dense_bytes(tensor: Tensor) -> int:
-    return 0 if tensor.layout == torch.sparse_coo else tensor.nbytes
-
-
 def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Tensors that are not empty, in lists of about equal size."""
     bucket: list[Tensor] = []
     for tensor in tensors:
-        if bucket and sum(map(_dense_bytes, bucket)) + _dense_bytes(tensor) > _BUCKET_BYTES:
+        if bucket and sum(held.nbytes for held in bucket) + tensor.nbytes > _BUCKET_BYTES:
             yield bucket
             bucket = []
         if tensor.numel():
@@ -117,37 +108,13 @@ def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 def _byte_parts(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """uint8 [n] on the tensors' devices."""
     for tensor in tensors:
-        parts = [tensor.detach()]
-        if tensor.layout == torch.sparse_coo:
-            coalesced = tensor.detach().coalesce()
-            parts = [torch.tensor([coalesced._nnz()]), coalesced.indices(), coalesced.values()]
-        for part in parts:
-            yield part.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        yield tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 @torch.no_grad()
 def _copy(data: Tensor, tensors: Sequence[Tensor]) -> None:
-    start = 0
-
-    def take(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        nonlocal start
-        nbytes = dtype.itemsize * prod(shape)
-        if min(shape, default=0) < 0 or nbytes > data.numel() - start:
-            raise CorruptMessage(f"{data.numel()} bytes of tensors, these have others")
-        start += nbytes
-        return data[start - nbytes : start].clone().view(dtype).view(shape)  # aligned
-
-    for tensor in tensors:
-        if tensor.layout == torch.sparse_coo:
-            dimensions, (count,) = tensor.sparse_dim(), take([1], torch.int64).tolist()
-            indices = take([dimensions, count], torch.int64)
-            values = take([count, *tensor.shape[dimensions:]], tensor.dtype)
-            try:
-                value = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=True)
-            except RuntimeError as problem:
-                raise CorruptMessage(f"no sparse tensor {list(tensor.shape)}: {problem}") from None
-        else:
-            value = take(tensor.shape, tensor.dtype)
-        tensor.copy_(value)
-    if start != data.numel():
-        raise CorruptMessage(f"{data.numel()} bytes of tensors, these have {start}")
+    sizes = [tensor.nbytes for tensor in tensors]
+    if sum(sizes) != data.numel():
+        raise CorruptMessage(f"{data.numel()} bytes of tensors, these have {sum(sizes)}")
+    for tensor, part in zip(tensors, torch.split(data, sizes), strict=True):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))  # a clone is aligned

@@ -96,20 +96,6 @@ def buffers_of_any_dtype_become_rank_0s(name: str) -> None:
     assert net.table.float().equal(fill(10).float())
 
 
-@scenario(2)
-def a_sparse_buffer_becomes_rank_0s() -> None:
-    """Ranks have different numbers of values in it."""
-    net, rank = nn.Linear(4, 2), dist.get_rank()
-    net.register_buffer("graph", (torch.ones(4, 4) if rank else torch.eye(4)).to_sparse())
-    net.to(DEVICE)
-    optimizer = sgd(net)
-    local = LocalSteps(net, optimizer, every=1)
-    assert net.graph.to_dense().equal(torch.eye(4, device=DEVICE))
-    net.graph.mul_(rank + 3)
-    train(net, optimizer, local)
-    assert net.graph.to_dense().equal(3 * torch.eye(4, device=DEVICE))
-
-
 class Centered(nn.Module):
     """Assigns its buffer anew in each forward pass."""
 
