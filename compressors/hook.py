@@ -223,8 +223,8 @@ class CompressionState(WorkerState):
 
     def _lay_out(self) -> None:
         orders = {name: MemoryOrder.of(parameter) for name, parameter in self._known.items()}
-        feedback, before = self._reducer.downlink_feedback, self.feedback.orders
-        for name in () if feedback is None else feedback.residuals:
+        sums, before = self.feedback.sums, self.feedback.orders
+        for name in () if sums is None else sums.residuals:
             if before.get(name) != orders[name]:
                 problem = f"the memory format of {name!r} changed after the first step: change it before, or "
                 raise self._fail(CompressionError(f"{problem}use the pattern allgather"))

@@ -175,18 +175,9 @@ class WorkerState(StepState):
             "workers": self.workers,
             **self.feedback.state_dict(),
             "powersgd": self._reducer.state_dict(),
-            **self._downlink_state(),
             "totals": self.totals.state_dict(),
             "traffic": self.traffic.state_dict(),
         }
-
-    def _downlink_state(self) -> dict[str, Any]:
-        """What is kept of sums, and the strides by which its slices were cut out of parameters."""
-        feedback, orders = self._reducer.downlink_feedback, self.feedback.orders
-        if feedback is None:
-            return {}
-        strides = {name: list(orders[name].strides) for name in feedback.slices if name in orders}
-        return {"downlink": {**feedback.state_dict(), "strides": strides}}
 
     def load_state_dict(
         self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, reshard: bool = False
@@ -209,14 +200,6 @@ class WorkerState(StepState):
                 `reshard`, a worker's state is missing. Nothing is restored then. A parameter that is frozen
                 here exists: its residual is kept, and saved again.
         """
-        for saved in [state] if isinstance(state, Mapping) else state:
-            for name, strides in saved.get("downlink", {}).get("strides", {}).items():
-                order = self.feedback.orders.get(name)
-                if order is not None and list(order.strides) != strides:
-                    raise ValueError(
-                        f"the memory format of {name!r} is not that of the state, which has a part of what "
-                        "was not sent of it: change the model's before it is loaded"
-                    )
         if reshard:
             state = self._resharded([state] if isinstance(state, Mapping) else state)
         if not isinstance(state, Mapping):
@@ -232,19 +215,13 @@ class WorkerState(StepState):
         reshard_hint = "load the states of all of them with reshard=True"
         require_same_worker(state, dist.get_rank(self._group), self.workers, reshard_hint)
         totals = Totals.from_state_dict(state["totals"])
-        downlink_feedback = self._reducer.downlink_feedback
         if (state["powersgd"] is None) != (self._reducer.state_dict() is None):
             raise ValueError(f"the state is of another method than {self.config}")
-        if (downlink_feedback is None) == ("downlink" in state):
-            raise ValueError("the state is of another exchange pattern")
         Traffic(self.workers).load_state_dict(state["traffic"])
-        restore = [self.feedback.restoring(state, self._known)]
-        if downlink_feedback is not None:
-            restore.append(downlink_feedback.restoring(state["downlink"], self._parameters))
+        restore = self.feedback.restoring(state, self._known)
         if state["powersgd"] is not None:
             self._reducer.load_state_dict(state["powersgd"])
-        for call in restore:
-            call()
+        restore()
         self.traffic.load_state_dict(state["traffic"])
         self._before_last, self.last_step, self.failure = totals, Step(), None
         self._reducer.end_step(skipped=False, stepped=set())
@@ -263,7 +240,7 @@ class WorkerState(StepState):
             self.workers,
             self.config.reduction,
             reducer.shards,
-            reducer.downlink_feedback,
+            self.feedback,
             reduces_shards=reducer.reduces_shards,
         )
         traffic = Traffic(self.workers).state_dict()

@@ -340,15 +340,6 @@ class Compressor:
         sum_all(updates, divisor, total, self.ops)
 
 
-def residual_squares(feedbacks: Sequence[Feedback], ops: Ops) -> float:
-    """Sum of squares of all residuals."""
-    readback = Readback(ops)
-    residuals = [residual for feedback in feedbacks for residual in feedback.residuals.values()]
-    squares = ops.squares(residuals, readback)
-    readback.fetch()
-    return float(sum(squares().tolist()))
-
-
 def _gain(residual: Tensor, gradient: Tensor) -> None:
     """Adds a gradient, except where the sum is not finite."""
     total = residual + gradient

@@ -1,6 +1,6 @@
 """What one worker keeps between synchronizations (error feedback): residuals, velocities, thresholds."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from threading import Lock
 from typing import Any
 
@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..methods import CompressedMethod, Method
 from ..names import fitting
+from ..ops.interface import Ops
+from ..ops.readback import Readback
 from ..thresholds.base import ALL, PolicyMemory
 from .layout import MemoryOrder, ParameterSlice
 
@@ -24,6 +26,7 @@ class Feedback:
         memories: what the threshold policy remembers.
         shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
         method: the method that the memory belongs to.
+        sums: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
         slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
         lock: is held while a bucket is compressed: patterns compress sums in another thread.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
@@ -37,18 +40,24 @@ class Feedback:
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, PolicyMemory] = {}
         self.shard_memories: dict[int, dict[str, PolicyMemory]] = {}
+        self.sums: Feedback | None = None
         self.slices: dict[str, ParameterSlice] = {}
         self.orders: dict[str, MemoryOrder] = {}
         self.lock = Lock()
 
     def reorder(self, orders: Mapping[str, MemoryOrder]) -> None:
-        """Moves the elements of residuals and velocities to where those of gradients are from now on."""
+        """Moves the elements of residuals and velocities to where those of gradients are from now on.
+
+        What is kept of sums must be of parameters that lie as before.
+        """
         for kept in (self.residuals, self.velocities):
             for name, tensor in kept.items():
                 before, now = self.orders.get(name), orders.get(name)
                 if before is not None and now is not None and before != now:
                     kept[name] = now.flat(before.shaped(tensor))
         self.orders = dict(orders)
+        if self.sums is not None:
+            self.sums.orders = self.orders
 
     def slice_of(self, tensors: dict[str, Tensor], piece: ParameterSlice, like: Tensor) -> Tensor:
         """What `tensors` keep for a slice of a parameter, float32 [elements]; a view, zeros at first."""
@@ -63,9 +72,16 @@ class Feedback:
             "residuals": self._shaped(self.residuals),
             "velocities": self._shaped(self.velocities),
             "memories": {name: memory.plain() for name, memory in self.memories.items()},
-            **({"starts": {name: part.start for name, part in self.slices.items()}} if self.slices else {}),
+            **(self._places() if self.slices else {}),
             **({"shard_memories": shards} if (shards := self._plain_shards()) else {}),
+            **({} if self.sums is None else {"downlink": self.sums.state_dict()}),
         }
+
+    def _places(self) -> dict[str, Any]:
+        """Where slices were cut out of their parameters, and how these lay in memory."""
+        strides = {name: list(self.orders[name].strides) for name in self.slices if name in self.orders}
+        starts = {name: part.start for name, part in self.slices.items()}
+        return {"starts": starts, **({"strides": strides} if strides else {})}
 
     def load_state_dict(self, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> None:
         """Restores copies of what `state_dict` returned; for arguments and errors see `restoring`."""
@@ -77,19 +93,24 @@ class Feedback:
         `like` has a tensor of every parameter, of its shape and on its device.
 
         Raises:
-            ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, a
-                memory is not of this method.
+            ValueError: a part is missing, a tensor's parameter does not exist here or has another shape, or
+                for slices, another memory format; a memory is not of this method; or the state is of another
+                exchange pattern.
         """
+        if (self.sums is None) == ("downlink" in state):
+            raise ValueError("the state is of another exchange pattern")
+        restore_sums = None if self.sums is None else self.sums.restoring(state["downlink"], like)
         missing = [part for part in _PARTS if part not in state]
         if missing:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         if self.slices:
+            self.require_strides(state)
             like = {
                 name: like[name].new_empty(()).expand(part.elements) for name, part in self.slices.items()
             }
         residuals, velocities = (
             {
-                name: self.orders[name].flat(tensor) if name in self.orders else tensor
+                name: self.orders[name].flat(tensor) if name in self._shaped_names else tensor
                 for name, tensor in fitting(state[part], like, what, torch.float32).items()
             }
             for part, what in (("residuals", "residual"), ("velocities", "velocity"))
@@ -103,8 +124,36 @@ class Feedback:
         def restore() -> None:
             self.residuals, self.velocities = residuals, velocities
             self.memories, self.shard_memories = memories, shard_memories
+            if restore_sums is not None:
+                restore_sums()
 
         return restore
+
+    def require_strides(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if a state is of slices of parameters that lay otherwise in memory."""
+        for name, strides in state.get("strides", {}).items():
+            if name in self.orders and list(self.orders[name].strides) != strides:
+                raise ValueError(
+                    f"the memory format of {name!r} is not that of the state, which has a part of what "
+                    "was not sent of it: change the model's before it is loaded"
+                )
+
+    def residual_squares(self, ops: Ops) -> float:
+        """Sum of squares of all that has not been sent."""
+        readback = Readback(ops)
+        residuals = [residual for kept in self._kept for residual in kept.residuals.values()]
+        squares = ops.squares(residuals, readback)
+        readback.fetch()
+        return float(sum(squares().tolist()))
+
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether anything is kept for later."""
+        return any(kept.residuals for kept in self._kept)
+
+    @property
+    def _kept(self) -> "list[Feedback]":
+        return [self] if self.sums is None else [self, self.sums]
 
     def _plain_shards(self) -> dict[str, Any]:
         shards = self.shard_memories.items()
@@ -131,8 +180,15 @@ class Feedback:
         return memories
 
     def _shaped(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        orders = self.orders
-        return {name: orders[name].shaped(flat) if name in orders else flat for name, flat in tensors.items()}
+        return {
+            name: self.orders[name].shaped(flat) if name in self._shaped_names else flat
+            for name, flat in tensors.items()
+        }
+
+    @property
+    def _shaped_names(self) -> Collection[str]:
+        """Of which parameters residuals are saved in their shape; slices have none."""
+        return () if self.slices else self.orders.keys()
 
 
 def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
@@ -140,40 +196,3 @@ def zeros_once(tensors: dict[str, Tensor], name: str, like: Tensor) -> Tensor:
     if name not in tensors:
         tensors[name] = torch.zeros(like.numel(), dtype=torch.float32, device=like.device)
     return tensors[name]
-
-
-def first_memories(saved: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Memories of a parameter's first slice, by name, from those of all slices in order."""
-    return {name: memory for memories in reversed(list(saved)) for name, memory in memories.items()}
-
-
-def only_of(memories: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The memories of some parameters, and that which all have between them."""
-    return {name: memory for name, memory in memories.items() if name in names or name == ALL}
-
-
-def memories_of(state: Mapping[str, Any], shards: Sequence[Collection[str]]) -> dict[str, Any]:
-    """The memories of a state for other shards of its parameters, by the names in each of these."""
-    saved = first_memories([state["memories"], *state.get("shard_memories", {}).values()])
-    if len(shards) == 1:
-        return {"memories": saved, "shard_memories": {}}
-    cut = {str(number): only_of(saved, names) for number, names in enumerate(shards)}
-    return {"memories": {}, "shard_memories": cut}
-
-
-def recut(states: Sequence[Mapping[str, Any]], slices: Mapping[str, ParameterSlice]) -> dict[str, Any]:
-    """The state of other slices of the same parameters, from those of all slices in order."""
-    state: dict[str, Any] = {
-        "memories": only_of(first_memories(former["memories"] for former in states), slices)
-    }
-    for kind in ("residuals", "velocities"):
-        wholes: dict[str, Tensor] = {}
-        for former in states:
-            for name, kept in former[kind].items():
-                if name in slices:
-                    zeros = torch.zeros(slices[name].whole, dtype=torch.float32, device="cpu")
-                    whole = wholes.setdefault(name, zeros)
-                    start = former["starts"][name]
-                    whole[start : start + kept.numel()] = kept
-        state[kind] = {name: whole[slices[name].start : slices[name].stop] for name, whole in wholes.items()}
-    return state

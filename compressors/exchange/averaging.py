@@ -13,7 +13,7 @@ from .carrier import Carrier
 from .exchange import Exchange
 from .lockstep import Coroutine
 from .patterns.base import Pattern, RefusedUpdate
-from .resizing import ranks_together
+from .resizing import ranks_together, resharded
 from .rounds import ExchangeRecord
 
 STATE_VERSION = 5
@@ -105,7 +105,7 @@ class Averaging:
                 RECORDER.add(name, "compute", *interval)
         self.residual_squares = pattern.residual_squares()
         step.residual_squares += self.residual_squares
-        step.keeps_residuals |= pattern.keeps_residuals
+        step.keeps_residuals |= pattern.feedback.keeps_residuals
         pattern.commit()
         return None if isinstance(mean, RefusedUpdate) else mean
 
@@ -116,14 +116,13 @@ class Averaging:
         return {
             "version": STATE_VERSION,
             "workers": self._carrier.workers,
-            "ranks": {str(self._carrier.rank): self.pattern.state_dict()},
+            "ranks": {str(self._carrier.rank): self.pattern.feedback.state_dict()},
         }
 
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
         saved = state_of_rank(state, self._carrier.rank, self._carrier.workers, STATE_VERSION)
-        self.pattern.load_state_dict(saved)
-        self.residual_squares = self.pattern.residual_squares()
+        self._restore(saved)
 
     def reshard(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Takes over what `worker_state` gave to all processes of another number of workers.
@@ -131,7 +130,20 @@ class Averaging:
         Raises ValueError where they are not the states of all workers of a run.
         """
         former = ranks_together([state["ranks"] for state in states], [state["workers"] for state in states])
-        self.pattern.take_over(former)
+        pattern, worker = self.pattern, self.pattern.worker
+        kept = resharded(
+            former,
+            worker.rank,
+            worker.workers,
+            pattern.reduction,
+            [shard.names for shard in pattern.shards],
+            pattern.feedback,
+            reduces_shards=pattern.reduces_shards,
+        )
+        self._restore(kept)
+
+    def _restore(self, kept: Mapping[str, Any]) -> None:
+        self.pattern.load_state_dict(kept)
         self.residual_squares = self.pattern.residual_squares()
 
 

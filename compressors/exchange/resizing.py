@@ -6,12 +6,15 @@ multiplied by M / N. Workers that join start without residuals. If updates are s
 is multiplied.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
-from ..bucket.feedback import Feedback, memories_of, recut
+from ..bucket.feedback import Feedback
+from ..bucket.layout import ParameterSlice
+from ..thresholds.base import ALL
 
 
 def model_of(rank: int, former: int) -> int:
@@ -56,16 +59,16 @@ def resharded(
     workers: int,
     reduction: Literal["mean", "sum"],
     shards: Sequence[Collection[str]],
-    downlink_feedback: Feedback | None,
+    feedback: Feedback,
     *,
     reduces_shards: bool,
 ) -> dict[str, Any]:
     """One worker's part of what another number of workers kept, as states of `Feedback` by rank.
 
-    `shards` has the names of the parameters that each shard has elements of; `downlink_feedback` is what the
-    worker keeps of sums. Thresholds are those of one former worker; where a parameter is cut, those of its
-    first piece. Raises ValueError where some of the former workers reduced shards, and `reduces_shards` says
-    that none does now, or the other way round.
+    `shards` has the names of the parameters that each shard has elements of; `feedback` is what the worker
+    keeps now. Thresholds are those of one former worker; where a parameter is cut, those of its first piece.
+    Raises ValueError where some of the former workers reduced shards, and `reduces_shards` says that none
+    does now, or the other way round.
     """
     if any("downlink" in state for state in former) != reduces_shards:
         raise ValueError("the states are of another exchange pattern")
@@ -74,12 +77,50 @@ def resharded(
         kind: merged([state[kind] for state in former[rank::workers]], share)
         for kind in ("residuals", "velocities")
     }
-    kept |= memories_of(former[model_of(rank, len(former))], shards)
-    if downlink_feedback is not None:
-        kept["downlink"] = recut(
-            [state["downlink"] for state in former if "downlink" in state], downlink_feedback.slices
-        )
+    kept |= _memories_of(former[model_of(rank, len(former))], shards)
+    if feedback.sums is not None:
+        sums = [state["downlink"] for state in former if "downlink" in state]
+        for state in sums:
+            feedback.sums.require_strides(state)
+        kept["downlink"] = _recut(sums, feedback.sums.slices)
     return kept
+
+
+def _first_memories(saved: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Memories of a parameter's first slice, by name, from those of all slices in order."""
+    return {name: memory for memories in reversed(list(saved)) for name, memory in memories.items()}
+
+
+def _only_of(memories: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The memories of some parameters, and that which all have between them."""
+    return {name: memory for name, memory in memories.items() if name in names or name == ALL}
+
+
+def _memories_of(state: Mapping[str, Any], shards: Sequence[Collection[str]]) -> dict[str, Any]:
+    """The memories of a state for other shards of its parameters, by the names in each of these."""
+    saved = _first_memories([state["memories"], *state.get("shard_memories", {}).values()])
+    if len(shards) == 1:
+        return {"memories": saved, "shard_memories": {}}
+    cut = {str(number): _only_of(saved, names) for number, names in enumerate(shards)}
+    return {"memories": {}, "shard_memories": cut}
+
+
+def _recut(states: Sequence[Mapping[str, Any]], slices: Mapping[str, ParameterSlice]) -> dict[str, Any]:
+    """The state of other slices of the same parameters, from those of all slices in order."""
+    state: dict[str, Any] = {
+        "memories": _only_of(_first_memories(former["memories"] for former in states), slices)
+    }
+    for kind in ("residuals", "velocities"):
+        wholes: dict[str, Tensor] = {}
+        for former in states:
+            for name, kept in former[kind].items():
+                if name in slices:
+                    zeros = torch.zeros(slices[name].whole, dtype=torch.float32, device="cpu")
+                    whole = wholes.setdefault(name, zeros)
+                    start = former["starts"][name]
+                    whole[start : start + kept.numel()] = kept
+        state[kind] = {name: whole[slices[name].start : slices[name].stop] for name, whole in wholes.items()}
+    return state
 
 
 def require_same_worker(state: Mapping[str, Any], rank: int, workers: int, otherwise: str = "") -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.bucket import Bucket
-from ..bucket.feedback import Feedback
 from ..bucket.layout import ParameterSlice
 from ..bucket.ledger import Step, Traffic
 from ..errors import CompressionError, CorruptMessage, PeerLost, reaching
@@ -56,15 +55,12 @@ class Reducer(ABC):
         averages: whether the result is the mean of the buckets themselves. What an earlier pass has exchanged
             may then stay in them: averaging identical values is a no-op.
         traffic: what went over each link, where messages are ours.
-        downlink_feedback: what this worker has not sent yet of sums that it reduces for all; None where it
-            reduces none.
-        reduces_shards: whether some workers do.
+        reduces_shards: whether some workers reduce shards for all.
         shards: the slices of parameters in each shard that is compressed by itself, by name.
     """
 
     averages = False
     reduces_shards = False
-    downlink_feedback: Feedback | None = None
     shards: Sequence[Mapping[str, ParameterSlice]] = ({},)
 
     def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:

@@ -110,8 +110,8 @@ class CompressedReducer(Reducer):
         self.shards = cut_parameters(sizes, shards)
         self.reduces_shards = pattern in ("sharded", "collective", "parameter_server")
         if self.reduces_shards and self._rank < shards:
-            self.downlink_feedback = Feedback(self._downlink)
-            self.downlink_feedback.slices = self.shards[self._rank]
+            feedback.sums = Feedback(self._downlink)
+            feedback.sums.slices = dict(self.shards[self._rank])
         self._patterns: dict[tuple[str, ...], tuple[Pattern, list[int]]] = {}
         """By the names in a bucket; with the index among these of each of the pattern's parameters."""
         self._used: list[Pattern] = []
@@ -300,7 +300,7 @@ class CompressedReducer(Reducer):
             if self._collectives is not None or not pattern.compresses_at_once:
                 step.count_layers(record.layers)
             record.count(step, self.traffic)
-            step.keeps_residuals |= pattern.keeps_residuals
+            step.keeps_residuals |= pattern.feedback.keeps_residuals
             sums = (tally for column in record.sum_columns for tally in column)
             step.residual_squares += sum(tally.residual_squares for tally in sums)
             for refusal in refusals:
@@ -333,7 +333,6 @@ class CompressedReducer(Reducer):
                 sites=self._sites,
                 shards=shards_of(self.shards, names),
                 feedback=self._feedback,
-                downlink_feedback=self.downlink_feedback,
             )
             self._patterns[key] = pattern, places
         return self._patterns[key]

@@ -65,7 +65,7 @@ def unsent(run: Run) -> dict[str, Tensor]:
     kept = {name: torch.zeros(size).double() for name, size in SIZES.items()}
     for name, residual in run.residuals.items():
         kept[name] += residual.cpu()
-    if (back := run.state._reducer.downlink_feedback) is not None:  # of a mean, for all workers
+    if (back := run.state.feedback.sums) is not None:  # of a mean, for all workers
         for name, residual in back.residuals.items():
             part = back.slices[name]
             kept[name][part.start : part.stop] += workers * residual.double().cpu()

@@ -13,7 +13,7 @@ def unsent_by(pattern: Any, what: str = "residuals") -> torch.Tensor:
         what: "velocities" for its momentum of gradients.
     """
     total = {name: torch.zeros(size).double() for name, size in pattern.sizes.items()}
-    sums = pattern.downlink_feedback
+    sums = pattern.feedback.sums
     for name, kept in getattr(pattern.feedback, what).items():
         total[name] += kept.double()
     for name, kept in ({} if sums is None else getattr(sums, what)).items():

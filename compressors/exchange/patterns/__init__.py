@@ -47,7 +47,6 @@ def pattern_for(
     sites: Sites | None = None,
     shards: Sequence[Shard] | None = None,
     feedback: Feedback | None = None,
-    downlink_feedback: Feedback | None = None,
 ) -> Pattern:
     """A worker's side of a `PatternName` for some parameters; of the mode hybrid it is sharded.
 
@@ -60,7 +59,6 @@ def pattern_for(
         sites: those of hierarchical.
         shards: of the parameters; by default ranges of equal lengths.
         feedback: what the worker has not sent yet; by default it begins with nothing.
-        downlink_feedback: likewise of the sums that it reduces.
     """
     match name:
         case "allgather":
@@ -72,7 +70,7 @@ def pattern_for(
             return Ring(method, worker, sizes, feedback, shards=shards)
         case _:
             shards = shards or cut(sizes, 1 if name == "parameter_server" else worker.workers)
-            return Sharded(method, downlink, worker, sizes, shards, feedback, downlink_feedback)
+            return Sharded(method, downlink, worker, sizes, shards, feedback)
 
 
 def downlink_method(method: Method) -> Method:

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...bucket.compressor import Compressor, Outgoing, Worker, residual_squares
+from ...bucket.compressor import Compressor, Outgoing, Worker
 from ...bucket.feedback import Feedback
 from ...bucket.layout import Shard
 from ...errors import CorruptMessage
 from ...methods import CompressedMethod, Method, read_config
 from ...wire.message import HEADER_BYTES, is_refusal, read_nonfinite, write_nonfinite
 from ..carrier import Payload
-from ..resizing import resharded
 from ..rounds import ExchangeRecord, Payloads, Rounds
 
 _RANK = np.dtype("<i8")
@@ -36,9 +35,7 @@ class Pattern(ABC):
 
     Attributes:
         sizes: elements of each parameter by name, in the same order on all workers.
-        feedback: what the worker has not sent yet, by parameter.
-        downlink_feedback: what it has not sent yet of the sums that it reduces for all; None where it reduces
-            none.
+        feedback: what the worker has not sent yet, by parameter, and of the sums that it reduces for all.
         copies: whether `put_back` restores copies (see `Compressor.compress`).
         rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
         weights: by parameter, agreed weights, flat [numel]; set in local steps.
@@ -59,7 +56,6 @@ class Pattern(ABC):
         self.worker, self.sizes, self.names = worker, sizes, list(sizes)
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
         self.feedback = feedback or Feedback(as_messages(method))
-        self.downlink_feedback: Feedback | None = None
         self.copies = False
         self.rms: dict[str, float] | None = None
         self.weights: dict[str, Tensor] | None = None
@@ -121,47 +117,14 @@ class Pattern(ABC):
         for compressor in self.compressors:
             compressor.put_back(stepped)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the worker keeps, as plain numbers and tensors."""
-        state = self.feedback.state_dict()
-        return (
-            state
-            if self.downlink_feedback is None
-            else state | {"downlink": self.downlink_feedback.state_dict()}
-        )
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` returned; raises ValueError if it does not fit."""
-        if (self.downlink_feedback is None) == ("downlink" in state):
-            raise ValueError("a state of a worker that reduces a shard, or this one does, and not both")
+        """Restores what `feedback.state_dict` returned; raises ValueError if it does not fit."""
         scalar = torch.empty((), device=self.worker.ops.device)
-        like = {name: scalar.expand(size) for name, size in self.sizes.items()}
-        restore = [self.feedback.restoring(state, like)]
-        if self.downlink_feedback is not None:
-            restore.append(self.downlink_feedback.restoring(state["downlink"], like))
-        for call in restore:
-            call()
-
-    def take_over(self, former: Sequence[Mapping[str, Any]]) -> None:
-        """Restores this worker's part of what `state_dict` gave to another number of workers, by rank."""
-        rank, workers, shards = self.worker.rank, self.worker.workers, [shard.names for shard in self.shards]
-        kept = self.downlink_feedback
-        self.load_state_dict(
-            resharded(former, rank, workers, self.reduction, shards, kept, reduces_shards=self.reduces_shards)
-        )
-
-    @property
-    def keeps_residuals(self) -> bool:
-        """Whether anything is kept for later."""
-        return any(kept.residuals for kept in self._kept)
+        self.feedback.load_state_dict(state, {name: scalar.expand(size) for name, size in self.sizes.items()})
 
     def residual_squares(self) -> float:
         """Sum of squares of all that the worker has not sent yet."""
-        return residual_squares(self._kept, self.worker.ops)
-
-    @property
-    def _kept(self) -> list[Feedback]:
-        return [self.feedback] if self.downlink_feedback is None else [self.feedback, self.downlink_feedback]
+        return self.feedback.residual_squares(self.worker.ops)
 
     @property
     def _divisor(self) -> int:
@@ -189,7 +152,7 @@ class Pattern(ABC):
     ) -> Outgoing:
         """What this worker sends of a shard's pieces, counted."""
         began, ordinals = perf_counter(), compressor.shard.ordinals
-        is_sum = compressor.feedback is self.downlink_feedback
+        is_sum = compressor.feedback is self.feedback.sums
         # In a step that is skipped, workers take back their part of a sum.
         copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
         outgoing = compressor.compress(

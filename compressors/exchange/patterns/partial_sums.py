@@ -130,19 +130,15 @@ class Sharded(Pattern):
         sizes: Mapping[str, int],
         shards: Sequence[Shard],
         feedback: Feedback | None = None,
-        downlink_feedback: Feedback | None = None,
     ) -> None:
-        """Gives the shards to owners, from worker 0 on. Workers send by the one method, owners by the other.
-
-        `downlink_feedback` is what this worker, if it is an owner, has not sent yet of sums.
-        """
+        """Gives the shards to owners, from worker 0 on; workers send by one method, owners by the other."""
         super().__init__(method, worker, sizes, feedback)
         self.shards = shards
         self._out = self._compressors(method, self.feedback)
         if worker.rank < len(shards):
-            self.downlink_feedback = downlink_feedback or Feedback(as_messages(downlink))
-            self.downlink_feedback.slices |= {part.name: part for part in shards[worker.rank].slices}
-        self._downlink = self._compressors(downlink, self.downlink_feedback or self.feedback)
+            sums = self.feedback.sums = self.feedback.sums or Feedback(as_messages(downlink))
+            sums.slices |= {part.name: part for part in shards[worker.rank].slices}
+        self._downlink = self._compressors(downlink, self.feedback.sums or self.feedback)
 
     def rounds(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None

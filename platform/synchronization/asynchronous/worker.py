@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.compressors.bucket.compressor import Compressor, Worker, residual_squares
+from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.patterns.base import as_messages
@@ -171,7 +171,7 @@ class AsyncWorker:
 
     def residual_squares(self) -> float:
         """Sum of squares of what the worker has not sent."""
-        return residual_squares([self.compressor.feedback], self.compressor.ops)
+        return self.compressor.feedback.residual_squares(self.compressor.ops)
 
     def buffers(self) -> list[Tensor]:
         """The model's, such as batch-norm statistics."""

@@ -72,7 +72,7 @@ class QuorumTraining(LocalTraining):
         super().__init__(sync, worker)
         (self._fragment,) = self.local.fragments
         self._pattern, self._member = self._fragment.pattern, Member()
-        self._fresh = deepcopy(self._replica.state_dict()), deepcopy(self._pattern.state_dict())
+        self._fresh = deepcopy(self._replica.state_dict()), deepcopy(self._pattern.feedback.state_dict())
         """The state of a new worker."""
         self._agreed_state = AgreedState(self.model, self._fragment)
         self.lost_sum = 0.0
@@ -99,7 +99,7 @@ class QuorumTraining(LocalTraining):
             yield from self._close(number, step)
             self._ended = number + 1
             note["squares"] = self._pattern.residual_squares()
-            iteration.step.keeps_residuals = self._pattern.keeps_residuals
+            iteration.step.keeps_residuals = self._pattern.feedback.keeps_residuals
         return iteration
 
     @abstractmethod
@@ -119,7 +119,7 @@ class QuorumTraining(LocalTraining):
     def _offer(self, number: int, *, may_fail: bool) -> Payload:
         """The worker's message for a round, of which it may still be left out: the payload, then buffers."""
         update, pattern = self._update(), self._pattern
-        kept = deepcopy(pattern.state_dict()) if may_fail else {}
+        kept = deepcopy(pattern.feedback.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
         record = ExchangeRecord(Traffic(self.workers))
