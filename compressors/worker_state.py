@@ -28,10 +28,10 @@ from .reducers.all_reduce import AllReduce, BroughtExchange
 from .reducers.base import Options, Reducer
 from .reducers.compressed import CompressedReducer
 
-_STATE_VERSION = 10
+_STATE_VERSION = 11
 """From 7 on, residuals have the shapes of their parameters: before, the order of their elements depended on
 a memory format that was not saved; from 8 on, totals and links are this worker's; from 9 on, what is kept of
-sums is named downlink; from 10 on, it has the strides of parameters."""
+sums is named downlink; from 10 on, it has the strides of parameters; from 11 on, links are a row."""
 
 
 class StepState:

@@ -43,7 +43,9 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
     timed(ddp, drawn, min(WARM_UP, steps))
     received, before = state.totals.received_bytes, state.traffic.link_bytes.copy()
     seconds = timed(ddp, drawn, steps)
-    counted = np.array([state.totals.received_bytes - received, *(state.traffic.link_bytes - before).flat])
+    links = np.zeros((workers, workers))
+    links[dist.get_rank()] = state.traffic.link_bytes - before
+    counted = np.array([state.totals.received_bytes - received, *links.flat])
     summed = torch.from_numpy(counted / steps)
     dist.all_reduce(summed)
     message, *rows = summed.tolist()
@@ -109,7 +111,8 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
         if step >= 0:
             seconds[step] = perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    links = torch.from_numpy(traffic.link_bytes / steps)
+    links = torch.zeros((carrier.workers, carrier.workers), dtype=torch.float64)
+    links[carrier.rank] = torch.from_numpy(traffic.link_bytes / steps)
     dist.all_reduce(links)
     carrier.close()
     return {"seconds": seconds.tolist(), "message": [], "links": links.tolist()}

@@ -187,20 +187,20 @@ class Traffic:
     Attributes:
         workers: how many there are everywhere.
         sums: of the worker. Bytes are handed over once where they go to several.
-        link_bytes: int64 [workers, workers], bytes that it sent, from row to column.
+        link_bytes: int64 [workers], bytes that it sent to each.
         link_messages: likewise, how many messages.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers, self.sums = workers, Totals()
-        self.link_bytes, self.link_messages = np.zeros((2, workers, workers), np.int64)
+        self.link_bytes, self.link_messages = np.zeros((2, workers), np.int64)
 
-    def count_sent(self, rank: int, nbytes: int, receivers: Sequence[int]) -> None:
-        """Counts a message of a worker, handed over once for all its receivers."""
+    def count_sent(self, nbytes: int, receivers: Sequence[int]) -> None:
+        """Counts a message, handed over once for all its receivers."""
         self.sums.wire_bytes += nbytes
         self.sums.messages += len(receivers)
-        self.link_bytes[rank, receivers] += nbytes
-        self.link_messages[rank, receivers] += 1
+        self.link_bytes[receivers] += nbytes
+        self.link_messages[receivers] += 1
 
     def add(self, other: "Traffic") -> None:
         """Adds another's sums to these."""
@@ -218,7 +218,7 @@ class Traffic:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave; raises ValueError where it is of other workers."""
         links = [state[name].numpy().astype(np.int64) for name in _LINKS]
-        if any(matrix.shape != (self.workers, self.workers) for matrix in links):
+        if any(row.shape != (self.workers,) for row in links):
             raise ValueError(f"the links of {len(links[0])} workers, this run has {self.workers}")
         self.sums = Totals()
         self.add_sums(state)

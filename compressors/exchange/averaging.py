@@ -16,9 +16,9 @@ from .patterns.base import Pattern, RefusedUpdate
 from .resizing import ranks_together, resharded
 from .rounds import ExchangeRecord
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters; since 5 what is
-kept of sums is named downlink."""
+kept of sums is named downlink; since 6 links are a row."""
 
 
 class Averaging:

@@ -96,7 +96,7 @@ class Exchange:
             traffic.sums.add_all_reduce(this.all_reduced_bytes, carrier.rank, carrier.workers)
         else:
             for payload, receivers in this.sends:
-                traffic.count_sent(carrier.rank, payload.size, receivers)
+                traffic.count_sent(payload.size, receivers)
         arriving = carrier.exchange(this, self._tag)
         go_on = partial(self._go_on, arriving, counts=this.all_reduced_bytes is None)
         when_done(arriving, lambda: self._schedule(go_on))

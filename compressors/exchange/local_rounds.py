@@ -304,7 +304,7 @@ class Fragment:
         if parts[0].at_sending:
             self.part.at_sending = [base.clone() for base in bases]
         if in_flight := states[0]["in_flight"]:  # the mean is the same everywhere
-            counted = [state["in_flight"]["traffic"] for state in states[rank::now]]
+            counted = ranks_together([state["in_flight"]["traffic"] for state in states], counts)[rank::now]
             if in_flight["examples"] is not None:  # the mean is of as many workers as there were
                 in_flight = {**in_flight, "examples": in_flight["examples"] * now / former}
             self.in_flight = self._restored(in_flight, counted)
@@ -333,7 +333,7 @@ class Fragment:
         return {
             "merge_at": in_flight.merge_at,
             "mean": mean,
-            "traffic": in_flight.record.traffic.state_dict(),
+            "traffic": {str(self._group.rank): in_flight.record.traffic.state_dict()},
             "tallies": [[list(astuple(tally)) for tally in in_flight.record.layers]],
             "examples": side.examples,
             "buffers": dict(side.buffers),
@@ -345,7 +345,7 @@ class Fragment:
         """What was saved, or with what former processes counted that this one takes over."""
         traffic = Traffic(self._group.workers)
         if counts is None:
-            traffic.load_state_dict(saved["traffic"])
+            traffic.load_state_dict(saved["traffic"][str(self._group.rank)])
         for former in counts or ():
             traffic.add_sums(former)
         column = [PartTally(*tally) for tally in saved["tallies"][0]]

@@ -96,11 +96,12 @@ class GradientsInRounds(WorkerInLockstep):
         return {"model": self.model.state_dict(), "replica": self._replica.state_dict(), "ledger": ledger}
 
     def worker_state(self) -> dict[str, Any]:
-        return {"patterns": {**self._averaging.worker_state(), "traffic": self.ledger.traffic.state_dict()}}
+        traffic = {str(self.rank): self.ledger.traffic.state_dict()}
+        return {"patterns": {**self._averaging.worker_state(), "traffic": traffic}}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         self._averaging.load_worker_state(local_state["patterns"])
-        self.ledger.traffic.load_state_dict(local_state["patterns"]["traffic"])
+        self.ledger.traffic.load_state_dict(local_state["patterns"]["traffic"][str(self.rank)])
         self._load_agreed(shared)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:

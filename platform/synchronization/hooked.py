@@ -84,7 +84,7 @@ class HookedGradients(OneWorker):
         broadcast(self.model.buffers(), None, self._transport)
 
     def links(self) -> Links | None:
-        return Links.of(gather_rows(Links.row(self.state.traffic, self.rank), self._transport))
+        return Links.of(gather_rows(Links.row(self.state.traffic), self._transport))
 
     def flush(self) -> None:
         if self.ledger.begun:

@@ -35,9 +35,9 @@ class Links:
     """int64 [workers, workers], of messages: what the ledger counts as received."""
 
     @staticmethod
-    def row(traffic: Traffic, rank: int) -> NDArray[np.float64]:
+    def row(traffic: Traffic) -> NDArray[np.float64]:
         """What a worker counted, for `of`: [2, workers]."""
-        return np.stack([traffic.link_messages[rank], traffic.link_bytes[rank]]).astype(np.float64)
+        return np.stack([traffic.link_messages, traffic.link_bytes]).astype(np.float64)
 
     @classmethod
     def of(cls, rows: NDArray[np.float64]) -> "Links | None":

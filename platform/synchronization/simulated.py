@@ -6,7 +6,6 @@ from time import perf_counter
 from typing import Any
 
 from taugrad.compressors import Totals
-from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.lockstep import run_lockstep
 
 from ..data.feeding import Batch
@@ -69,7 +68,7 @@ class SimulatedWorkers(Synchronization):
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
         for worker in self.by_rank:
-            worker.load(shared, _share_of(local_state, worker.rank))
+            worker.load(shared, local_state)
 
     def reshard(self, shared: dict[str, Any], workers: Sequence[Mapping[str, Any]]) -> None:
         for worker in self.by_rank:
@@ -92,36 +91,11 @@ def _join(iteration: Iteration, entries: Sequence[Iteration]) -> None:
 
 
 def _joined(states: Sequence[Any]) -> Any:
-    """One state of all workers': what is by rank side by side, counts added up, the rest as in the first."""
+    """One state of all workers': what is by rank side by side, the rest as in the first."""
     first = states[0]
-    if len(states) == 1:
-        return first
-    if _is_traffic(first):
-        total = Traffic(len(states))
-        for state in states:
-            counted = Traffic(len(states))
-            counted.load_state_dict(state)
-            total.add(counted)
-        return total.state_dict()
     if isinstance(first, dict):
         keys = dict.fromkeys(key for state in states for key in state)
         return {key: _joined([state[key] for state in states if key in state]) for key in keys}
     if isinstance(first, list):
         return [_joined(column) for column in zip(*states, strict=True)]
     return first
-
-
-def _share_of(state: Any, rank: int) -> Any:
-    """A joined state with a worker's share of the counts: its links, and worker 0 has the sums."""
-    if _is_traffic(state):
-        share = Traffic(len(state["link_bytes"])).state_dict()
-        for name in ("link_bytes", "link_messages"):
-            share[name][rank] = state[name][rank]
-        return share | ({"numbers": state["numbers"]} if rank == 0 else {})
-    if isinstance(state, dict):
-        return {key: _share_of(value, rank) for key, value in state.items()}
-    return [_share_of(value, rank) for value in state] if isinstance(state, list) else state
-
-
-def _is_traffic(state: Any) -> bool:
-    return isinstance(state, dict) and "link_bytes" in state

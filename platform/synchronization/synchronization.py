@@ -138,7 +138,7 @@ class WorkerInLockstep(OneWorker):
 
     def gathered_links(self) -> Coroutine[Links | None]:
         """The worker's part of `links`."""
-        return Links.of((yield from self._group.gather(Links.row(self.ledger.traffic, self.rank))))
+        return Links.of((yield from self._group.gather(Links.row(self.ledger.traffic))))
 
     def iterate(self, batches: Sequence[Batch], context: StepContext) -> Iteration:
         return run(self.iteration(batches[0], context))

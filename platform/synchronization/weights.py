@@ -120,7 +120,7 @@ class LocalTraining(WorkerInLockstep):
         return {
             "replicas": {str(self.rank): replica},
             "local": self.local.worker_state(),
-            "traffic": self.ledger.traffic.state_dict(),
+            "traffic": {str(self.rank): self.ledger.traffic.state_dict()},
         }
 
     def _load_agreed(self, shared: dict[str, Any]) -> None:
@@ -154,7 +154,7 @@ class LocalTraining(WorkerInLockstep):
         self.local.load_worker_state(local_state["local"])
         self._load_agreed(shared)
         self._load_replica(local_state["replicas"][str(self.rank)])
-        self.ledger.traffic.load_state_dict(local_state["traffic"])
+        self.ledger.traffic.load_state_dict(local_state["traffic"][str(self.rank)])
 
 
 def trained_of(model: nn.Module) -> list[nn.Parameter]:

@@ -235,7 +235,7 @@ def check_buckets_and_resuming(line: str, whole: Run) -> None:
 
 def check_state(line: str, state: dict[str, Any]) -> None:
     """A state holds plain numbers and tensors, under names that are kept."""
-    assert state["version"] == 10
+    assert state["version"] == 11
     assert state.keys() == {
         *("version", "rank", "workers", "residuals", "velocities", "memories", "powersgd"),
         *("totals", "traffic"),

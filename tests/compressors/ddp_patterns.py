@@ -134,7 +134,7 @@ def a_pattern_comes_to_the_bits_of_simulated_workers_and_loses_nothing(case: tup
             sum_ = workers * applied.flatten().cpu() + sum(state[name] for state in kept)
             torch.testing.assert_close(sum_, total.cpu(), rtol=0, atol=2e-5)
     traffic, totals = run.state.traffic, run.state.totals
-    assert torch.equal(torch.from_numpy(traffic.link_bytes), handed.nbytes)
+    assert torch.equal(torch.from_numpy(traffic.link_bytes), handed.nbytes[dist.get_rank()])
     assert totals.messages == int(handed.messages.sum())
     received = sum(of_rank[:, dist.get_rank()] for of_rank in everyone(handed.nbytes))
     assert totals.received_bytes == int(received.sum())

@@ -83,9 +83,11 @@ def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> Non
         )
         both = {"wire_bytes": 0, "messages": 0}
         assert {**totals, **both} == {**plain, **both}
-        assert_same(state["traffic"]["link_bytes"], handed.nbytes)
-        assert_same(state["traffic"]["link_messages"], handed.messages)
-        links = {what: sum(everyone(state["traffic"][what])) for what in ("link_bytes", "link_messages")}
+        assert_same(state["traffic"]["link_bytes"], handed.nbytes[dist.get_rank()])
+        assert_same(state["traffic"]["link_messages"], handed.messages[dist.get_rank()])
+        links = {
+            what: torch.stack(everyone(state["traffic"][what])) for what in ("link_bytes", "link_messages")
+        }
         totals, plain = (
             {name: sum(one[name] for one in everyone(some)) for name in some} for some in (totals, plain)
         )

@@ -221,7 +221,7 @@ def a_state_that_does_not_fit_is_refused_by_name_and_changes_nothing() -> None:
     low_rank = CompressionState(run.ddp, "powersgd").state_dict()
     wrong: dict[str, dict[str, Any]] = {
         "version 1": {"version": 1},
-        "version 6 of a state; this program reads 10": {"version": 6},
+        "version 6 of a state; this program reads 11": {"version": 6},
         "the state of rank 1 of 2 workers, this is rank 0 of 1": {"rank": 1, "workers": 2},
         "the state of rank 0 of 3 workers, this is rank 0 of 1": {"workers": 3},
         "without rank": {"rank": None},

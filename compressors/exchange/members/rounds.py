@@ -535,7 +535,7 @@ class MemberRounds:
         with session.lock:
             slots, is_lowest = session.member.slots, session.member.is_lowest
         message, examples = fragment.offer(slots[0], record)
-        record.traffic.count_sent(slots[0], message.size, slots[1:])
+        record.traffic.count_sent(message.size, slots[1:])
         buffers = np.empty(0, np.uint8)
         if self._model is not None and is_lowest and not number:
             buffers = to_bytes(buffers_of(self._model).values())

@@ -15,12 +15,12 @@ from taugrad.compressors.spans import RECORDER
 from ...data.feeding import Batch
 from ...replica.generators import Randomness
 from ...tracking import names
-from ..ledger import SHOWN_WORKERS, Iteration, Links, Notes
+from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..synchronization import StepContext, WorkerInLockstep
 from .delivery import Delivery, Message, Schedule, SimulatedTiming
 from .worker import AsyncWorker
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 _NOTES = ("refused", "applied", "ages", "most")
 """The ordinal of the parameter that was not finite, plus 1; and of the messages applied before the step."""
 
@@ -154,31 +154,22 @@ class AsynchronousTraining(WorkerInLockstep):
         iteration.loss, iteration.step.residual_squares = float(own["loss"]), float(own["squares"])
         for rank in notes["refused"].nonzero()[0].tolist():
             iteration.step.skip(self.worker.replica.names[int(notes["refused"][rank]) - 1], rank)
-        traffic = self.ledger.traffic
-        for rank in range(self.workers):
-            others = [other for other in range(self.workers) if other != rank]
-            traffic.link_bytes[rank, others] += int(notes["wire_bytes"][rank])
-            traffic.link_messages[rank, others] += 1
+        traffic, others = self.ledger.traffic, self._group.carrier.others
+        traffic.link_bytes[others] += int(own["wire_bytes"])
+        traffic.link_messages[others] += 1
         if applied := notes["applied"].sum():
             iteration.metrics[names.COMM_STALENESS] = float(notes["ages"].sum() / applied)
             iteration.metrics[names.COMM_STALENESS_MOST] = float(notes["most"].max())
-
-    def gathered_links(self) -> Coroutine[Links | None]:
-        """See `Synchronization.links`; every worker knows all of them."""
-        yield None
-        traffic = self.ledger.traffic
-        return Links(traffic.link_messages.copy(), traffic.link_bytes.copy())
 
     def shared_state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "received": self.worker.received.state_dict(),
             "totals": self.ledger.totals.state_dict(),
-            "traffic": self.ledger.traffic.state_dict(),
         }
 
     def worker_state(self) -> dict[str, Any]:
-        ranks = {str(self.rank): self.worker.state_dict()}
+        ranks = {str(self.rank): {**self.worker.state_dict(), "traffic": self.ledger.traffic.state_dict()}}
         return {"version": _STATE_VERSION, "workers": self.workers, "ranks": ranks}
 
     def load(self, shared: dict[str, Any], local_state: dict[str, Any]) -> None:
@@ -186,5 +177,5 @@ class AsynchronousTraining(WorkerInLockstep):
         self.model.load_state_dict(shared["model"])
         self.worker.load_state_dict(saved, shared["received"])
         self.ledger.load(shared["totals"])
-        self.ledger.traffic.load_state_dict(shared["traffic"])
+        self.ledger.traffic.load_state_dict(saved["traffic"])
         self._begin()

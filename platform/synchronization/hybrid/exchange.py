@@ -132,7 +132,7 @@ class ActivationExchange:
         encoding = self._values if values else local.dtype
         (encoded,) = self._encoded([local], encoding)
         if others := list(self._carrier.others) if encoded.payload.nbytes else []:
-            self._traffic.count_sent(self.rank, encoded.payload.nbytes, others)
+            self._traffic.count_sent(encoded.payload.nbytes, others)
             self._traffic.sums.paper_bits += encoded.value_bits * values
         payloads = dict.fromkeys(others, encoded.payload)
         return self._send(label, payloads, encoded.decoded, shapes, encoding)
@@ -145,7 +145,7 @@ class ActivationExchange:
         encoded = self._encoded(parts, self._values)
         payloads = {other: encoded[other].payload for other in self._carrier.others if parts[other].numel()}
         for other, payload in payloads.items():
-            self._traffic.count_sent(self.rank, payload.nbytes, [other])
+            self._traffic.count_sent(payload.nbytes, [other])
             self._traffic.sums.paper_bits += encoded[other].value_bits
         local = encoded[self.rank].decoded
         return self._send(label, payloads, local, [local.shape] * len(parts), self._values)

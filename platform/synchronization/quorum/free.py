@@ -168,8 +168,8 @@ class FreeRounds(QuorumTraining):
 
     def _count_sent(self) -> None:
         wire_bytes, (nbytes, messages) = self._inbox.take_counts()
-        self.ledger.traffic.link_bytes[self.rank] += nbytes
-        self.ledger.traffic.link_messages[self.rank] += messages
+        self.ledger.traffic.link_bytes += nbytes
+        self.ledger.traffic.link_messages += messages
         note = self.ledger.note()
         note["received_bytes"] += nbytes.sum()
         note["messages"] += messages.sum()

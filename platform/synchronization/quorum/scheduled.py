@@ -183,8 +183,8 @@ class ScheduledRounds(QuorumTraining):
     def _send(self, receivers: Collection[int], tag: str, payload: Payload) -> None:
         """Sends to others, and counts."""
         for other in receivers:
-            self.ledger.traffic.link_bytes[self.rank, other] += payload.size
-            self.ledger.traffic.link_messages[self.rank, other] += 1
+            self.ledger.traffic.link_bytes[other] += payload.size
+            self.ledger.traffic.link_messages[other] += 1
             self._carrier.send(other, tag, payload)
 
     def _finish_rounds(self) -> Coroutine[None]:
