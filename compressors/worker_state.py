@@ -252,13 +252,15 @@ class WorkerState(StepState):
         Args:
             uncleared: the parameters whose gradients hold what was exchanged before.
         """
-        if self._steps.begin_pass(uncleared):
+        begins_step = self._steps.begin_pass(uncleared)
+        if begins_step:
             self._undo_skipped()
             self._begin_step()
         else:
             self._require_no_memory_of_steps()
             self.last_step.residual_squares = 0.0
         self.failure = None
+        self.feedback.begin_pass(begins_step=begins_step)
         self._reducer.begin(self._before_last.steps)
         if self._observing:
             self.statistics = {}

@@ -200,7 +200,7 @@ class Compressor:
             if self._number is not None:
                 memories = feedback.shard_memories.setdefault(self._number, {})
             is_fixed, active = layout.fixed is not None, self._active(parts)
-            stream = self.worker.rank + (self.worker.workers if feedback.slices else 0)
+            stream = self.worker.rank + (2 * feedback.passes + bool(feedback.slices)) * self.worker.workers
             given = layout.sent, parts, active, self._iteration, memories, ops, readback, tallies
             output = method.run(BucketInput(*given, stream, is_fixed))
             positions = "auto" if output.update.words is None else method.position_codec

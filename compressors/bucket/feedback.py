@@ -27,6 +27,7 @@ class Feedback:
         shard_memories: likewise, by shard, where a method is applied to shards of parameters one by one.
         method: the method that the memory belongs to.
         sums: what it has not sent yet of the sums that it reduces for all; None where it reduces none.
+        passes: exchanges of the same step before this one, each of which rounds by random numbers of its own.
         slices: where what is kept of each parameter lies in it, if it is not of whole parameters.
         lock: is held while a bucket is compressed: patterns compress sums in another thread.
         orders: how gradients lie whose parameters have a shape; residuals and velocities lie likewise. Others
@@ -41,6 +42,7 @@ class Feedback:
         self.memories: dict[str, PolicyMemory] = {}
         self.shard_memories: dict[int, dict[str, PolicyMemory]] = {}
         self.sums: Feedback | None = None
+        self.passes = 0
         self.slices: dict[str, ParameterSlice] = {}
         self.orders: dict[str, MemoryOrder] = {}
         self.lock = Lock()
@@ -145,6 +147,11 @@ class Feedback:
         squares = ops.squares(residuals, readback)
         readback.fetch()
         return float(sum(squares().tolist()))
+
+    def begin_pass(self, *, begins_step: bool) -> None:
+        """Begins an exchange, perhaps a further one of the same step."""
+        for kept in self._kept:
+            kept.passes = 0 if begins_step else kept.passes + 1
 
     @property
     def keeps_residuals(self) -> bool:

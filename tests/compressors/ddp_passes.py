@@ -144,6 +144,17 @@ def a_parameter_may_have_a_gradient_of_some_passes_only_on_some_workers_only() -
             assert_close(results[line], results[None], times)
 
 
+@scenario(2, values=["allgather", "sharded"])
+def each_pass_of_a_step_rounds_by_its_own_random_numbers(pattern: Any) -> None:
+    """Passes that drew the same numbers would err alike, and a step's error would not average out."""
+    run = Run("terngrad", pattern=pattern)
+    first = {name: gradient.clone() for name, gradient in passes(run, "x").items()}
+    run.at -= 1  # the same batch
+    both = passes(run, "x")
+    assert run.state.totals.steps == 1
+    assert any(not torch.equal(both[name] - first[name], first[name]) for name in first)
+
+
 @scenario(2)
 def a_memory_that_fades_refuses_a_second_exchange() -> None:
     for field, line in {"momentum": "wgt(0.01, momentum=0.9)", "decay": "wgt(0.01, decay=0.5)"}.items():
