@@ -148,7 +148,7 @@ def test_where_the_transport_decides_about_links_none_are_told(name, real, simul
 
 def sent_by_rank(runs: list[Result], what: str) -> torch.Tensor:
     """int64 [workers, workers], from row to column as each sender knows it."""
-    return torch.stack([worker[f"link_{what}"][rank] for rank, worker in enumerate(runs)])
+    return torch.stack([worker[f"link_{what}"] for worker in runs])
 
 
 @in_turn("name", IN_ROUNDS)

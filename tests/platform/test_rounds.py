@@ -168,7 +168,7 @@ def test_workers_states_are_taken_by_the_same_workers_alone(mode):
         two.load(shared, averaging)
     unsent["ranks"] = everybody
     del unsent["version"]
-    with pytest.raises(ValueError, match="version None of workers' states; this program reads 5"):
+    with pytest.raises(ValueError, match="version None of workers' states; this program reads 6"):
         two.load(shared, averaging)
 
 
