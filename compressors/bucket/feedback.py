@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..methods import CompressedMethod, Method
 from ..names import fitting
-from ..ops.interface import Ops
-from ..ops.readback import Readback
+from ..ops.interface import Ops, Readback
 from ..thresholds.base import ALL, PolicyMemory
 from .layout import MemoryOrder, ParameterSlice
 
