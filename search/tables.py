@@ -5,8 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+_WIDE = 110
+"""Columns of a terminal that hold any table."""
 
 
 @dataclass(frozen=True)
@@ -18,27 +22,30 @@ class TextTable:
         rows: cells.
         text: the places of columns of text; the others are numbers.
         title: above it; may be empty.
+        spare: number of the last columns that a terminal of less than 110 columns leaves out.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     text: Collection[int] = (0,)
     title: str = ""
+    spare: int = 0
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """For a terminal: columns of text fold, numbers stay on one line under headings of two."""
+        shown = len(self.headings) - (self.spare if options.max_width < _WIDE else 0)
         near = (0, 1, 0, 0)  # so that 80 columns hold more
         table = Table(
             box=box.SIMPLE_HEAD, padding=near, pad_edge=False, title=self.title or None, title_justify="left"
         )
-        for place, heading in enumerate(self.headings):
+        for place, heading in enumerate(self.headings[:shown]):
             if place in self.text:
                 table.add_column(heading, overflow="fold")
             else:
                 table.add_column(_in_two(heading), justify="right", no_wrap=True)
         for row in self.rows:
-            table.add_row(*map(Text, row))
-        return table
+            table.add_row(*map(Text, row[:shown]))
+        yield table
 
     def markdown(self) -> str:
         """For a file, without the title and a last line's end."""

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Sequence
 
+from ..advice import CLEARLY
 from ..tables import TextTable
 from .bandwidth import SHARES, needs
 from .calibrated import Calibration
@@ -12,7 +13,7 @@ from .candidate import Candidate
 from .planning import Comparison
 
 HEADINGS = (
-    *("method", "mode", "s a step", "times faster than fp16", "worth of a step"),
+    *("way", "s a step", "times faster than fp16", "worth of a step", "times faster to a target"),
     *("computing %", "MB received a step", "MB of memory"),
 )
 NEVER = "never"
@@ -33,18 +34,18 @@ def steps_of(comparison: Comparison) -> TextTable:
     """The predictions of a comparison."""
     rows = [
         (
-            candidate.method,
-            candidate.mode,
+            str(candidate),
             number(candidate.seconds),
             number(comparison.times_faster(candidate)),
             f"{candidate.worth:.2f}",
+            number(comparison.baseline.seconds / candidate.to_target),
             number(100 * candidate.step.utilization),
             number(candidate.step.received / 1e6),
             number(candidate.memory / 1e6),
         )
         for candidate in comparison.candidates
     ]
-    return TextTable(HEADINGS, rows, (0, 1), title_of(comparison))
+    return TextTable(HEADINGS, rows, title=title_of(comparison), spare=3)
 
 
 def rates_of(calibration: Calibration, comparison: Comparison) -> TextTable:
@@ -63,13 +64,13 @@ def rates_of(calibration: Calibration, comparison: Comparison) -> TextTable:
     )
     ways = needs(calibration, comparison)
     rows = [
-        (way.method, way.mode, *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
+        (str(way), *(NEVER if rate is None else number(rate / 1e6) for rate in rates))
         for way, rates in ways
         if any(rates)
     ]
     if len(ways) > len(rows):
         title += f"; {len(ways) - len(rows)} of {len(ways)} ways reach none of them at any rate"
-    return TextTable(("method", "mode", *(f"{share:.0%}" for share in SHARES)), rows, (0, 1), title)
+    return TextTable(("way", *(f"{share:.0%}" for share in SHARES)), rows, title=title)
 
 
 def title_of(comparison: Comparison) -> str:
@@ -82,13 +83,13 @@ def _workers(comparison: Comparison) -> str:
 
 
 def sentence(comparison: Comparison) -> str:
-    """A sentence about the best way, or that compression does not pay."""
+    """Says which way is best and why it is not the fastest one, or that compression does not pay."""
     best, base = comparison.best, comparison.baseline
     if comparison.pays:
         gain = base.seconds / best.to_target
         return (
             f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
-            f"than {base.method}; about {number(gain)} times faster to a target)."
+            f"than {base.method}; about {number(gain)} times faster to a target).{_why(comparison)}"
         )
     text = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
     compressed = [candidate for candidate in comparison.candidates if candidate.compresses]
@@ -97,6 +98,18 @@ def sentence(comparison: Comparison) -> str:
         if math.isfinite(fastest.to_target):
             text += f"; the fastest to a target that compresses is {_named(fastest)}"
     return text + "."
+
+
+def _why(comparison: Comparison) -> str:
+    """Why the best way is advised, where another one is expected to be faster to a target."""
+    best = comparison.best
+    fastest = min(comparison.candidates, key=lambda candidate: candidate.to_target)
+    if fastest is best:
+        return ""
+    return (
+        f" {fastest} is estimated to be {number(best.to_target / fastest.to_target)} times faster still, but "
+        f"worths were measured with other models: below {CLEARLY:g} times, the usual way is advised."
+    )
 
 
 def markdown(comparisons: Sequence[Comparison], rates: Sequence[TextTable]) -> str:

@@ -1,9 +1,11 @@
 """Steps against timelines worked out by hand, and the plan's ranking, memory and words."""
 
+import io
 import re
 
 import pytest
 import yaml
+from rich.console import Console
 from specs import digits as spec_of_digits
 
 from taugrad.compressors import Outer
@@ -305,6 +307,14 @@ def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer)
     (comparison,) = plan(measured(result, 1e5), result, [Link(rate=1e8, delay=0.03)], [16])
     best = comparison.best
     assert best.usual
+    fastest = min(comparison.candidates, key=lambda candidate: candidate.to_target)
+    assert fastest is not best
+    assert f"{fastest} is estimated to be {table.number(best.to_target / fastest.to_target)} times" in (
+        table.sentence(comparison)
+    )
+    narrow = Console(width=80, file=io.StringIO())
+    narrow.print(table.steps_of(comparison))
+    assert all(table.number(each.seconds) in narrow.file.getvalue() for each in comparison.candidates)
     (way,) = [candidate for candidate in candidates_of(spec, 16) if str(candidate) == str(best)]
     said = yaml.safe_load("\n".join(changes(spec, way.spec)))
     assert said["sync"] == {"mode": "weights", "every": 4, "unsent": 0.0625}
