@@ -5,7 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy, deepcopy
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taugrad.compressors.observe import GradientStatistics, gradient_statistics
@@ -28,6 +30,7 @@ class Replica:
         scale: of the loss; gradients are multiplied by it until they are unscaled.
         names: of the parameters that are trained, the last one first.
         parameters: those.
+        finds_unused: whether some may have no gradient on any worker.
     """
 
     def __init__(self, model: nn.Module, task: Task, training: TrainingConfig, workers: int) -> None:
@@ -36,6 +39,7 @@ class Replica:
         add_l1(self.optimizer, model.named_parameters(), training)
         self.scale = LossScale(training.precision)
         self._task, self._training, self._workers = task, training, workers
+        self.finds_unused = training.find_unused_parameters
         parameters = [
             (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
         ]
@@ -117,11 +121,19 @@ class Replica:
             parameter.grad = None
         return taken
 
-    def put_gradients(self, flat: Tensor) -> None:
-        """Gives every parameter its part of float32 [all elements] as gradient; the memory is shared."""
+    def used(self) -> NDArray[np.float64]:
+        """Which parameters have a gradient: 1 or 0, in the order of `names`."""
+        return np.array([parameter.grad is not None for parameter in self.parameters], np.float64)
+
+    def put_gradients(self, flat: Tensor, used: NDArray[np.bool_] | None = None) -> None:
+        """Gives parameters their parts of float32 [all elements] as gradients; the memory is shared.
+
+        What is not `used` gets none, as under DDP where no worker used it: its optimizer leaves it alone.
+        """
         shares = torch.split(flat, [parameter.numel() for parameter in self.parameters])
-        for parameter, share in zip(self.parameters, shares, strict=True):
-            parameter.grad = share.view_as(parameter).to(parameter.dtype)
+        for number, (parameter, share) in enumerate(zip(self.parameters, shares, strict=True)):
+            if used is None or used[number]:
+                parameter.grad = share.view_as(parameter).to(parameter.dtype)
 
     def weights(self) -> list[Tensor]:
         """The parameters, flat [numel], in the order of `names`; views."""

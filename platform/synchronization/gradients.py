@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
@@ -46,6 +48,8 @@ class GradientsInRounds(WorkerInLockstep):
         self._averaging = Averaging(group.carrier, pattern, [*replica.names, *others], nonfinite=nonfinite)
         self._pattern, self._replica, self._randomness, self._refuses = pattern, replica, randomness, refuses
         self.model = replica.model if model is None else model
+        self._used: NDArray[np.bool_] | None = None
+        """Which parameters some worker has a gradient of; None: all."""
 
     def iteration(self, batch: Batch, context: StepContext) -> Coroutine[Iteration]:
         iteration = self.ledger.begin()
@@ -53,8 +57,11 @@ class GradientsInRounds(WorkerInLockstep):
         with self._randomness.of(self.rank):
             iteration.loss = self._replica.backward(batch)
         self._replica.prepare_own()
+        used = self._replica.used()
         exchange = self._averaging.begin(self._taken_gradients(context))
         mean = yield from self._mean(exchange)
+        if self._replica.finds_unused:
+            self._used = (yield from self._group.gather(used)).sum(axis=0) > 0
         yield partial(self._step, mean, context)
         return iteration
 
@@ -75,7 +82,7 @@ class GradientsInRounds(WorkerInLockstep):
     def _step(self, mean: Tensor | None, context: StepContext) -> None:
         """The step of all workers along their mean gradient."""
         if mean is not None:
-            self._replica.put_gradients(self._pattern.by_parameter(mean))
+            self._replica.put_gradients(self._pattern.by_parameter(mean), self._used)
             self._replica.step(context.position)
         elif not self._replica.scale.overflowed() and self._refuses:
             raise NonFiniteGradient(*self.ledger.now.step.nonfinite[0])
