@@ -12,9 +12,8 @@ from ..spans import RECORDER, duration
 from .carrier import Carrier
 from .exchange import Exchange
 from .lockstep import Coroutine
-from .patterns.base import Pattern, RefusedUpdate
+from .patterns.base import ExchangeRecord, Pattern, RefusedUpdate
 from .resizing import ranks_together, resharded
-from .rounds import ExchangeRecord
 
 STATE_VERSION = 6
 """Since 2 a worker's state says whose it is; since 4 it has residuals of whole parameters; since 5 what is

@@ -10,14 +10,24 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Lock
 from time import perf_counter
+from typing import Protocol
 
 from torch import Tensor
 
 from ..bucket.ledger import Traffic
 from ..errors import CorruptMessage
-from .carrier import Payload
-from .patterns.base import Pattern, RefusedUpdate
-from .rounds import ExchangeRecord, Payloads, RoundCarrier
+from .carrier import Payload, Round
+from .patterns.base import ExchangeRecord, Pattern, Payloads, RefusedUpdate
+
+
+class RoundCarrier(Protocol):
+    """What exchanges the messages of rounds: a `Carrier`, or torch's collectives."""
+
+    rank: int
+    workers: int
+
+    def exchange(self, this: Round, tag: str) -> Sequence[Future[Payload]]:
+        """Sends one worker's messages of a round; futures of those that arrive, by `senders`."""
 
 
 class Exchange:

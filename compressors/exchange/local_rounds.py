@@ -34,9 +34,8 @@ from .averaging import Averaging
 from .exchange import Exchange
 from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
-from .patterns.base import Pattern, RefusedUpdate
+from .patterns.base import ExchangeRecord, Pattern, RefusedUpdate
 from .resizing import merged, model_of, ranks_together, share_of
-from .rounds import ExchangeRecord
 from .side_channel import LEFT, SideChannel, SideData
 from .sites import Sites
 from .tensors import buffers_of, copy_into, load_buffers, local_tensor

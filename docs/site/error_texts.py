@@ -84,7 +84,6 @@ _INTERNAL = (
     "compressors/lazy.py",
     "compressors/bucket/ledger",
     "platform/data/batches",
-    "compressors/exchange/rounds",
     "compressors/exchange/patterns",
     "platform/synchronization/build",
     "platform/synchronization/synchronization",

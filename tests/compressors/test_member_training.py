@@ -23,7 +23,7 @@ from taugrad.compressors.exchange.members.member import COORDINATOR, Given, Take
 from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of, split
 from taugrad.compressors.exchange.members.resuming import fitting
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
-from taugrad.compressors.exchange.rounds import ExchangeRecord
+from taugrad.compressors.exchange.patterns.base import ExchangeRecord
 from taugrad.compressors.exchange.tensors import to_bytes
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields

@@ -13,7 +13,7 @@ from ...ops.array import host
 from ..carrier import Payload, in_memory
 from ..local_rounds import Agreed, Fragment
 from ..patterns.allgather import AllGather
-from ..rounds import ExchangeRecord
+from ..patterns.base import ExchangeRecord
 from ..tensors import copy_into, local_tensor
 from ..worker_group import WorkerGroup
 

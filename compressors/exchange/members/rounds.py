@@ -39,7 +39,7 @@ from ..keys import require_long_enough
 from ..local_rounds import Agreed
 from ..lockstep import Coroutine
 from ..mesh import most_bytes_of
-from ..rounds import ExchangeRecord
+from ..patterns.base import ExchangeRecord
 from ..side_channel import buffer_fields
 from ..tensors import buffers_of, copy_bytes, load_buffers, local_tensor, to_bytes
 from . import member, sockets

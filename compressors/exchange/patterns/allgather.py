@@ -13,9 +13,8 @@ from ...errors import CorruptMessage
 from ...methods import Method
 from ...wire.message import NonFinite, is_refusal
 from ..carrier import Payload, Round
-from ..rounds import ExchangeRecord, Payloads, Rounds
 from ..sites import Sites
-from .base import Pattern, RefusedUpdate
+from .base import ExchangeRecord, Pattern, Payloads, RefusedUpdate, Rounds
 
 
 class AllGather(Pattern):

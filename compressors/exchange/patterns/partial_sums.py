@@ -24,8 +24,7 @@ from ...bucket.layout import Shard, cut
 from ...methods import Method
 from ...wire.message import NonFinite
 from ..carrier import Payload, Round
-from ..rounds import ExchangeRecord, Payloads, Rounds
-from .base import Pattern, RefusedUpdate, as_messages
+from .base import ExchangeRecord, Pattern, Payloads, RefusedUpdate, Rounds, as_messages
 
 
 class Ring(Pattern):

@@ -16,7 +16,7 @@ from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.rounds import ExchangeRecord
+from taugrad.compressors.exchange.patterns.base import ExchangeRecord
 from taugrad.compressors.exchange.tensors import copy_into, to_bytes
 
 from ...data.feeding import Batch
