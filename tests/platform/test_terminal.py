@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
+from ray.job_submission import JobStatus
 from rich.console import Console
 
 from taugrad import signals
@@ -57,6 +59,37 @@ class Client:
         os.kill(os.getpid(), self.sent)
         await asyncio.sleep(60)
         yield "nobody pressed Ctrl-C\n"
+
+
+class Interrupted:
+    """A job server's client behind a proxy that ends what is silent for a while; in the end, too."""
+
+    def __init__(self) -> None:
+        self.log, self.left = "", ["epoch 1/2\n", "", "epoch 2/2\n", ""]
+
+    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
+        self.log += self.left.pop(0)
+        for line in self.log.splitlines(keepends=True)[: 1 if self.left else 2]:
+            yield line
+        if self.left:
+            raise RuntimeError("the WebSocket was closed unexpectedly")
+
+    def get_job_info(self, _: str) -> SimpleNamespace:
+        status = JobStatus.RUNNING if len(self.left) > 1 else JobStatus.FAILED
+        return SimpleNamespace(status=status, message="", driver_exit_code=3)
+
+
+def test_a_log_that_breaks_off_goes_on_while_the_job_runs(monkeypatch, capsys):
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._AGAIN_S", 0)
+    assert follow(Interrupted(), "j1", ADDRESS) == 3
+    assert capsys.readouterr().out == "epoch 1/2\nepoch 2/2\n"
+
+
+def test_a_cluster_that_is_gone_is_said(capsys):
+    client = Interrupted()
+    client.get_job_info = lambda _: (_ for _ in ()).throw(RuntimeError("connection refused"))
+    assert follow(client, "j1", ADDRESS) == 1
+    assert "job j1: the cluster does not answer any more: connection refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 _STARTING_S = 30.0
+_AGAIN_S = 1.0
+"""Seconds until a log that broke off is asked for again."""
 _NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", RUNS, "**/__pycache__"]
 
 
@@ -104,18 +106,39 @@ def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapp
 def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     """Prints a job's log until the job ends. At Ctrl-C the job goes on, and two lines say how to go on, too.
 
+    A log that breaks off before, such as by a proxy's time-out, is asked for again.
+
     Returns the job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
     """
+    from aiohttp import ClientError  # noqa: PLC0415 - Ray's client uses it
     from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
     from ray.job_submission import JobStatus  # noqa: PLC0415
 
+    printed = 0
+
     async def print_log() -> None:
+        nonlocal printed
+        begins = 0  # each stream has the whole log
         async for text in client.tail_job_logs(job_id):
-            print(text, end="", flush=True)
+            print(text[max(0, printed - begins) :], end="", flush=True)
+            begins += len(text)
+            printed = max(printed, begins)
 
     try:
-        asyncio.run(print_log())
-        info = client.get_job_info(job_id)
+        ended = False
+        while True:
+            try:
+                asyncio.run(print_log())
+                is_whole = True
+            except BrokenPipeError:
+                raise  # nobody reads what is printed
+            except (ClientError, OSError, RuntimeError):
+                is_whole = ended  # if the cluster is away, the next call says so
+            info = client.get_job_info(job_id)
+            ended = info.status.is_terminal()
+            if ended and is_whole:
+                break
+            time.sleep(_AGAIN_S)
     except KeyboardInterrupt:
         mode = "RAY_AUTH_MODE=token " if sent_token() else ""
         see, stop = (
@@ -126,7 +149,7 @@ def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
         print(f"job {job_id}: goes on; to stop it: {stop}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        raise  # nobody reads what is printed
+        raise
     except (OSError, RuntimeError, RayError) as error:
         print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
         return FAILED
