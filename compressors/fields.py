@@ -1,7 +1,10 @@
-"""The base classes of all configurations, and the families of classes that a chain's names stand for."""
+"""The base classes of all configurations, the families of their classes, and how a chain writes them."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Union
+import ast
+import difflib
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Union, get_args
 
 from pydantic import (
     AfterValidator,
@@ -133,3 +136,166 @@ FAMILIES = (RULES, QUANTIZERS, POLICIES)
 
 def _address(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+# Names with fields in brackets, as in a chain, parsed and printed; nothing is evaluated
+
+LONGEST = 10_000
+"""Largest length of a chain in characters."""
+Known = Mapping[str, type[Settings]]
+
+
+def parse_expression(text: str) -> ast.expr | None:
+    """The syntax tree of a chain; None if it cannot be parsed."""
+    if len(text) > LONGEST:
+        return None
+    try:
+        return ast.parse(" ".join(text.strip().splitlines()), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def expand(value: Any, known: Known = POLICIES, *, bare: bool = False) -> Any:
+    """`density(0.01)` as the dictionary that it stands for; anything else as it is.
+
+    `known` has the field's classes by name. With `bare`, a name needs no brackets, and numbers are refused.
+
+    Raises:
+        ValueError: it is text, and neither a number nor one of those known.
+    """
+    if not isinstance(value, str) or (_is_number(value) and not bare):
+        return value
+    node = parse_expression(f"{value}()" if bare and "(" not in value else value)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        what = "not a quantizer" if bare else "not a number, and not a policy"
+        raise ValueError(f"{what} with its fields in brackets: {', '.join(known)}")
+    return read_call(node, known)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def require_known(name: str, known: Collection[str]) -> str:
+    """The name, if it is one of those known; a ValueError names the choice."""
+    if name not in known:
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"{name} is unknown: choose {', '.join(known)}{meant}")
+    return name
+
+
+def groups() -> dict[str, type[Settings]]:
+    """Groups of fields, which have no kinds, by their names in a line."""
+    classes = sorted(Group.__subclasses__(), key=lambda group: group.__name__)
+    return {group.line_name(): group for group in classes}
+
+
+def read_call(node: ast.Call, known: Known) -> dict[str, Any]:
+    """`kind(first, field=value)` as a dictionary.
+
+    Raises:
+        ValueError: the kind is unknown, a field has no name or stands twice, or a value is no literal.
+    """
+    assert isinstance(node.func, ast.Name)
+    kind = require_known(node.func.id, known)
+    model = known[kind]
+    fields: dict[str, Any] = {} if issubclass(model, Group) else {"kind": kind}
+    if len(node.args) > 1:
+        raise ValueError(f"{kind} takes one field without a name, the others as name=value")
+    for argument in node.args:
+        if not model.first_field:
+            raise ValueError(f"{kind} takes its fields as name=value")
+        fields[model.first_field] = _value(argument, model, model.first_field)
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"{kind} takes its fields as name=value, not from **")
+        if keyword.arg in fields:
+            raise ValueError(f"{kind}: {keyword.arg} is given twice")
+        fields[keyword.arg] = _value(keyword.value, model, keyword.arg)
+    return fields
+
+
+def _value(node: ast.expr, model: type[Settings], field: str) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name = node.func.id
+        if name in groups() and name != field:
+            raise ValueError(f"{name}(...) is a value of the field {name}, not of {field}")
+        return read_call(node, _classes_of(model, field))
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_literal(key): _value(value, model, field) for key, value in pairs if key is not None}
+    return _literal(node)
+
+
+def _classes_of(model: type[Settings], field: str) -> Known:
+    """The classes of a field, by name; all policies and groups if the field is of several or unknown."""
+    info = model.model_fields.get(field)
+    models = [] if info is None else list(_models(info.annotation))
+    if len(models) == 1:
+        return {models[0].line_name(): models[0]}
+    return ChainMap[str, Any](groups(), POLICIES)
+
+
+def _models(annotation: Any) -> Iterator[type[Settings]]:
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise ValueError(f"{ast.unparse(node)} is not a number, text, list or policy") from None
+
+
+def line(config: Settings, quantize: Settings | None, codec: str, symbols: str) -> str:
+    """A method, its quantizer and its codecs as a chain on one line, without fields of default values."""
+    fields = type(config).model_fields
+    links = [_call_text(config, exclude=("quantize", "codec", "symbols"))]
+    default = fields["quantize"].default if "quantize" in fields else None
+    if quantize is not None and quantize != default:
+        links.append(_call_text(quantize))
+    elif quantize is None and default is not None:
+        links[0] = _with_field(links[0], "quantize=None")
+    if codec != "auto":
+        links.append(codec)
+    if symbols == "raw" and codec == "auto" and "codec" in fields:
+        links[0] = _with_field(links[0], "symbols='raw'")  # alone it would be read as the codec of positions
+    elif symbols != "auto":
+        links.append(symbols)
+    return " | ".join(links)
+
+
+def _with_field(call: str, field: str) -> str:
+    return f"{call[:-1]}, {field})" if call.endswith(")") else f"{call}({field})"
+
+
+def _call_text(model: Settings, exclude: Sequence[str] = ()) -> str:
+    arguments = []
+    fields = type(model).model_fields
+    for name in sorted(
+        fields, key=lambda name: name != model.first_field
+    ):  # first, the others in their order
+        info, value = fields[name], getattr(model, name)
+        if name == "kind" or name in exclude or (value == info.default and str(value) != "-0.0"):
+            continue
+        arguments.append(f"{name}={_value_text(value)}")
+    kind = model.line_name()
+    return f"{kind}({', '.join(arguments)})" if arguments else kind
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Settings):
+        text = _call_text(value)
+        return text if text.endswith(")") else f"{text}()"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value_text(item)}" for key, item in value.items()) + "}"
+    short = f"{value:g}" if isinstance(value, float) else "-0"  # which would be read as the integer 0
+    return short if short != "-0" and float(short) == value else repr(value)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taugrad.compressors.calls import expand
+from taugrad.compressors.fields import expand
 from taugrad.compressors.methods.parsing import parse as parse_chain
 
 Params = dict[str, Any]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
-from ..calls import line
-from ..fields import Group, Settings
+from ..fields import Group, Settings, line
 from ..lazy import np, torch
 from ..ops.array import Flags, Numbers, Tensor
 from ..ops.interface import Batch, Form, Ops, Pending, Readback

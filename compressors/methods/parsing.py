@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
-from ..calls import groups, parse_expression, read_call, require_known
-from ..fields import POLICIES, QUANTIZERS, RULES
+from ..fields import POLICIES, QUANTIZERS, RULES, groups, parse_expression, read_call, require_known
 from ..thresholds.base import Policy
 from .base import CompressedMethod, Method, NoCompression, Symbols
 from .chunked_topk import ChunkedTopK

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..calls import expand
-from ..fields import QUANTIZERS, Group
+from ..fields import QUANTIZERS, Group, expand
 from ..lazy import np
 from ..ops.interface import SMALLEST_TAU, Batch, Form, Ops, Pending, Selected, Target, ThresholdRule
 from ..ops.parts import Part

@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from ..calls import expand
-from ..fields import POLICIES, Settings, Tau
+from ..fields import POLICIES, Settings, Tau, expand
 from ..ops.interface import ThresholdRule
 from ..ops.parts import Part
 from .samples import as_tau

@@ -61,7 +61,6 @@ GROUPS = {
     "search": ("search/",),
     "views": ("dashboards/",),
     "method": (
-        "compressors/calls",
         "compressors/fields",
         "compressors/methods/",
         "compressors/thresholds/",

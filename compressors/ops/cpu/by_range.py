@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ..array import Numbers, host
 from ..interface import FP8_EXPONENTS, Batch, Extremes, Kept, Quantizing
-from . import blockwise, float_formats
+from . import blockwise
 from .bits import floats
 from .quantile import read_table
 from .threads import portions, run_all
@@ -75,7 +75,7 @@ def _scales_of(form, tables, b):  # type: ignore[no-untyped-def]
         return low * _HALF, step * _HALF, _TWO / step if step > _ZERO else _ZERO
     if len(form) == 2:
         exponent = tables[0][b]
-        return float_formats.power_of_two(-exponent), float_formats.power_of_two(exponent), _ZERO
+        return blockwise.power_of_two(-exponent), blockwise.power_of_two(exponent), _ZERO
     return _ZERO, _ZERO, _ZERO
 
 
@@ -85,10 +85,10 @@ def _value(form, symbol, scales):  # type: ignore[no-untyped-def]
         half = scales[0] + scales[1] * (np.float32(symbol) + _HALF)
         return half + half
     if len(form) == 2:
-        return float_formats.from_fp8(symbol) * scales[1]
+        return blockwise.from_fp8(symbol) * scales[1]
     if len(form) == 5:
         return symbol
-    return float_formats.from_fp16(symbol) if len(form) == 3 else float_formats.from_bf16(symbol)
+    return blockwise.from_fp16(symbol) if len(form) == 3 else blockwise.from_bf16(symbol)
 
 
 @njit(nogil=True, cache=True)
@@ -99,9 +99,9 @@ def _symbol_and_value(form, a, scales, top):  # type: ignore[no-untyped-def]
         symbol = symbol if symbol < top else top
         return symbol, _value(form, symbol, scales)
     if len(form) == 2:
-        symbol, value = float_formats.round_to_fp8(a * scales[0])
+        symbol, value = blockwise.round_to_fp8(a * scales[0])
         return symbol, value * scales[1]
-    return float_formats.round_to_fp16(a) if len(form) == 3 else float_formats.round_to_bf16(a)
+    return blockwise.round_to_fp16(a) if len(form) == 3 else blockwise.round_to_bf16(a)
 
 
 @njit(nogil=True, cache=True)

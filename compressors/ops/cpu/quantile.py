@@ -27,7 +27,7 @@ from ..array import host
 from ..interface import LARGEST_MEAN, QUANTILE_EXPONENTS, Kept, Quantizing
 from . import blockwise
 from .bits import splat
-from .float_formats import from_fp16, round_to_fp16
+from .blockwise import from_fp16, round_to_fp16
 from .threads import portions
 
 _LARGEST_MEAN = np.int32(LARGEST_MEAN)
