@@ -5,27 +5,19 @@ the other's bytes, and the bytes of a code never change their meaning.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes, Words, host
+from ..ops.cpu.bits import Section
 from ..ops.interface import Form
 from .forms import FORMS
 from .update import Segments, Update
-
-
-class Section(NamedTuple):
-    """A part of a message that is ready to be written."""
-
-    size: int
-    """Bytes, exactly."""
-    write: Callable[[Bytes], None]
-    """Writes them to uint8 [size], zeros."""
 
 
 def joined(sections: Sequence[Section]) -> Section:

@@ -1,7 +1,6 @@
 """The codecs of positions (docs/reference/messages.md), by name and by code."""
 
 import struct
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -55,8 +54,7 @@ class GolombRice(Codec):
     code = 3
 
     def measure(self, update: Update, threads: int) -> Section:
-        planned = golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
-        return Section(planned.size, partial(golomb_rice.write, planned, threads=threads))
+        return golomb_rice.plan(host(update.words), FORMS[update.form].has_tau, threads)
 
     def read(self, body: Bytes, head: Head, threads: int) -> tuple[Words, int]:
         return golomb_rice.read(body, head.n, head.k, head.signed, threads)

@@ -6,7 +6,6 @@ parameter with bits and a code of its own.
 
 import struct
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +47,7 @@ def _shorter(
     if code is not None and (wanted == "huffman" or code.estimate < size):
         planned = huffman.plan(symbols, code, threads)
         if wanted == "huffman" or planned.size < size:
-            return True, Section(planned.size, partial(huffman.encode, planned, threads=threads))
+            return True, planned
     return False, Section(size, lambda out: bitpack.pack(symbols, bits, out, threads=threads))
 
 

@@ -19,8 +19,7 @@ LAST_N = 2**31 - 1
 
 
 def encode(words: Words, signed: bool, block_log2: int = 12) -> bytes:
-    planned = golomb_rice.in_blocks(words, signed, block_log2)
-    return fenced(planned.size, lambda out: golomb_rice.write(planned, out)).tobytes()
+    return fenced(*golomb_rice.in_blocks(words, signed, block_log2)).tobytes()
 
 
 def decode(section: bytes, n: int, k: int, signed: bool) -> Words:
@@ -156,7 +155,7 @@ def test_threads_change_neither_the_bytes_nor_what_is_read() -> None:
     for threads in (1, 3):
         planned = golomb_rice.plan(words, True, threads)
         out = np.zeros(planned.size, np.uint8)
-        golomb_rice.write(planned, out, threads)
+        planned.write(out)
         written.append(out)
         read, used = golomb_rice.read(out, n, k, True, threads)
         assert (read == words).all()

@@ -36,10 +36,8 @@ def limited_cost(counts: list[int], limit: int) -> int:
     return int(best(1, 0, 2))
 
 
-def planned(symbols: np.ndarray, bits: int, threads: int = 1) -> huffman.HuffmanPlan:
-    """The section of the best code."""
-    codes = huffman.Codes.of(symbols, np.array([symbols.size]), np.array([bits]), threads)
-    return huffman.plan(symbols, codes.code(0), threads)
+def code_of(symbols: np.ndarray, bits: int, threads: int = 1) -> huffman.Code:
+    return huffman.Codes.of(symbols, np.array([symbols.size]), np.array([bits]), threads).code(0)
 
 
 def decode(body: np.ndarray, bits: int, k: int, threads: int = 1) -> np.ndarray:
@@ -51,8 +49,7 @@ def decode(body: np.ndarray, bits: int, k: int, threads: int = 1) -> np.ndarray:
 
 
 def encoded(symbols: np.ndarray, bits: int, threads: int = 1) -> np.ndarray:
-    plan = planned(symbols, bits, threads)
-    return fenced(plan.size, lambda out: huffman.encode(plan, out, threads))
+    return fenced(*huffman.plan(symbols, code_of(symbols, bits, threads), threads))
 
 
 def draw_symbols(bits: int, k: int, shape: str, seed: int) -> np.ndarray:
@@ -126,9 +123,9 @@ def test_gaussian_symbols_take_their_entropy(bits: int) -> None:
     symbols = np.clip((values - low) / (high - low) * (top + 1), 0, top).astype(symbol_type(bits))
     share = np.bincount(symbols)[np.unique(symbols)] / k
     entropy_bits = -k * (share * np.log2(share)).sum()
-    plan = planned(symbols, bits)
-    assert entropy_bits <= 8 * plan.size <= 1.01 * entropy_bits
-    assert plan.code.codebook.size <= share.size / 2
+    code = code_of(symbols, bits)
+    assert entropy_bits <= 8 * huffman.plan(symbols, code).size <= 1.01 * entropy_bits
+    assert code.codebook.size <= share.size / 2
     assert (decode(encoded(symbols, bits), bits, k) == symbols).all()
 
 
@@ -153,12 +150,12 @@ def test_damaged_sections_are_the_same_symbols_by_any_threads_or_refused(
 
 def test_streams_must_end_where_the_table_says() -> None:
     symbols = draw_symbols(8, 6 * STREAM, "gaussian", 2)
-    plan = planned(symbols, 8)
+    begin = code_of(symbols, 8).codebook.size
     body = encoded(symbols, 8)
     for stream in range(5):
         # One byte moves from a stream to the one behind it: the sum stays right.
         moved = body.copy()
-        table = moved[plan.code.codebook.size : plan.code.codebook.size + 12].view("<u2")
+        table = moved[begin : begin + 12].view("<u2")
         table[stream] -= 1
         table[stream + 1] += 1
         with pytest.raises(CorruptMessage, match="does not end"):
@@ -178,7 +175,7 @@ def test_streams_may_end_in_their_longest_codes_at_any_bit(bits: int) -> None:
     longest_met = 0
     for prefix in range(40):
         symbols = np.concatenate([common, np.full(prefix, prefix % 9, common.dtype), rare])
-        plan = planned(symbols, bits)
-        longest_met += int(plan.code.lengths[rare].min() == longest(bits)) and symbols.size % 4 == 0
+        code = code_of(symbols, bits)
+        longest_met += int(code.lengths[rare].min() == longest(bits)) and symbols.size % 4 == 0
         assert (decode(encoded(symbols, bits), bits, symbols.size) == symbols).all()
     assert longest_met >= (5 if bits == 8 else 0)

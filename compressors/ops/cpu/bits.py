@@ -5,13 +5,14 @@ residual, the address of a gradient, their elements, and the first one's positio
 must live until the kernel has returned. Streams are little endian, the lowest bit of a byte first.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import carray, njit, types  # type: ignore[attr-defined]  # numba names it in no __all__
 from numba.extending import intrinsic
 
-from ..array import Numbers
+from ..array import Bytes, Numbers
 
 RESIDUAL, GRADIENT, ELEMENTS, BASE = range(4)
 Rows = Numbers
@@ -20,6 +21,15 @@ _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 
 SPARE = 8
 """Bytes that must lie behind the first byte of a load or store."""
+
+
+class Section(NamedTuple):
+    """A part of a message that is ready to be written."""
+
+    size: int
+    """Bytes, exactly."""
+    write: Callable[[Bytes], None]
+    """Writes them to uint8 [size], zeros."""
 
 
 def splat(builder: Any, scalar: Any, lanes: int) -> Any:

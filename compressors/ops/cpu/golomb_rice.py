@@ -8,8 +8,7 @@ word's set bits, so that no word waits until the length of the one before is kno
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import CorruptMessage
 from ..array import Bytes, Words, readonly
-from .bits import SPARE, load64, ones, store64, trailing_zeros
+from .bits import SPARE, Section, load64, ones, store64, trailing_zeros
 from .threads import LEAST_SHARE, run_shares
 
 BLOCK_LOG2S = (14, 12, 10, 8, 6)
@@ -235,33 +234,16 @@ def _check_table(lasts, sizes, n, k, length, signed):  # type: ignore[no-untyped
     return True
 
 
-@dataclass(frozen=True, eq=False)
-class RicePlan:
-    """What is known of a section before it is written."""
-
-    words: Words
-    signed: bool
-    block_log2: int
-    block_sizes: NDArray[np.int64]
-    """int64 [blocks], bytes of each."""
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of the section, exactly."""
-        blocks = self.block_sizes.size
-        return 1 + TABLE * blocks + int(self.block_sizes.sum()) if blocks else 0
-
-
-def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
+def plan(words: Words, signed: bool, threads: int = 1) -> Section:
     """Finds the block length that makes the section the shortest; the longest of equals.
 
-    Words are uint32 [k], position << 1 | sign, positions below 2^31 - 1. Threads do not change the plan.
+    Words are uint32 [k], position << 1 | sign, positions below 2^31 - 1. Threads do not change the bytes.
 
     Raises:
         ValueError: positions do not ascend.
     """
     several = BLOCK_LOG2S if words.size <= FEW else BLOCK_LOG2S_OF_MANY
-    best: RicePlan | None = None
+    best: Section | None = None
     for log2 in several:
         if best is not None and words.size <= 1 << log2:
             continue  # the same block, which all words are in
@@ -274,15 +256,15 @@ def plan(words: Words, signed: bool, threads: int = 1) -> RicePlan:
     return best
 
 
-def in_blocks(words: Words, signed: bool, block_log2: int, threads: int = 1) -> RicePlan:
+def in_blocks(words: Words, signed: bool, block_log2: int, threads: int = 1) -> Section:
     """The section in blocks of 2^block_log2 words."""
     words, length = readonly(words), 1 << block_log2
     sizes = np.empty(-(-words.size // length), np.int64)
-    if words.size < _MANY:
-        threads = 1
-    if not _shared(sizes.size, length, threads, partial(_measure, words, length, int(signed), sizes)):
+    measure = partial(_measure, words, length, int(signed), sizes)
+    if not _shared(sizes.size, length, threads if words.size >= _MANY else 1, measure):
         raise ValueError("positions do not ascend")
-    return RicePlan(words, signed, block_log2, sizes)
+    size = 1 + TABLE * sizes.size + int(sizes.sum()) if sizes.size else 0
+    return Section(size, partial(_write, words, signed, block_log2, sizes, threads))
 
 
 def _shared(blocks: int, length: int, threads: int, kernel: Callable[[int, int], bool | None]) -> bool:
@@ -290,18 +272,18 @@ def _shared(blocks: int, length: int, threads: int, kernel: Callable[[int, int],
     return False not in run_shares(kernel, blocks, threads, least=max(1, LEAST_SHARE // length))
 
 
-def write(planned: RicePlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section to uint8 [size]; the bytes do not depend on the threads."""
-    words, sizes, length = planned.words, planned.block_sizes, 1 << planned.block_log2
-    blocks = sizes.size
+def _write(
+    words: Words, signed: bool, block_log2: int, sizes: NDArray[np.int64], threads: int, out: Bytes
+) -> None:
+    length, blocks = 1 << block_log2, sizes.size
     if not blocks:
         return
     starts = np.concatenate(([1 + TABLE * blocks], sizes)).cumsum()
     lasts = np.append(words[length - 1 : -1 : length], words[-1]) >> 1
-    out[0] = planned.block_log2
+    out[0] = block_log2
     out[1 : 1 + 4 * blocks] = lasts.astype("<u4").view(np.uint8)
     out[1 + 4 * blocks : starts[0]] = sizes.astype("<u2").view(np.uint8)
-    kernel = partial(_write_blocks, words, length, int(planned.signed), starts, out)
+    kernel = partial(_write_blocks, words, length, int(signed), starts, out)
     _shared(blocks, length, threads, kernel)
 
 
@@ -312,7 +294,7 @@ def read(body: Bytes, n: int, k: int, signed: bool, threads: int = 1) -> tuple[W
         uint32 [k], position << 1 | sign, sign 0 where none was written; and bytes of the section.
 
     Raises:
-        CorruptMessage: the bytes are not what `write` makes of any k words with positions below n.
+        CorruptMessage: the bytes are not what `plan` writes of any k words with positions below n.
     """
     if k == 0:
         return np.empty(0, np.uint32), 0

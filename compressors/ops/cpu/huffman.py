@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...errors import CorruptMessage
 from ..array import Bytes, readonly, symbol_type
 from .bitpack import Symbols, check_symbols
-from .bits import load64, store64
+from .bits import Section, load64, store64
 from .threads import portions, run_all, run_shares
 
 STREAM = 4096
@@ -479,50 +479,33 @@ def _find_codes(symbols, ends, bits, stops, lengths, estimates, low, high, count
     return good
 
 
-@dataclass(frozen=True, eq=False)
-class HuffmanPlan:
-    """What is known of a section before it is written."""
-
-    symbols: Symbols
-    code: Code
-    stream_bytes: NDArray[np.uint16]
-    """uint16 [streams]; empty where one symbol alone occurs."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the section, exactly."""
-        return self.code.codebook.size + self.stream_bytes.nbytes + int(self.stream_bytes.sum(dtype=np.int64))
-
-
 def _streams(k: int, lengths: NDArray[np.uint8]) -> int:
     return -(-k // STREAM) if np.count_nonzero(lengths) > 1 else 0
 
 
-def plan(symbols: Symbols, code: Code, threads: int = 1) -> HuffmanPlan:
-    """Measures every stream of symbols, uint8 or uint16 [k], 0 < k < 2^32, all of which have a code."""
-    stream_bytes = np.empty(_streams(symbols.size, code.lengths), np.uint16)
-    measure = partial(_measure, symbols, code.lengths, stream_bytes)
-    run_shares(measure, stream_bytes.size, threads, least=_LEAST_STREAMS)
-    return HuffmanPlan(symbols, code, stream_bytes)
+def plan(symbols: Symbols, code: Code, threads: int = 1) -> Section:
+    """The section of symbols, uint8 or uint16 [k], 0 < k < 2^32, all of which have a code.
+
+    Writing it raises ValueError if symbols have changed.
+    """
+    sizes = np.empty(_streams(symbols.size, code.lengths), np.uint16)  # none where one symbol alone occurs
+    run_shares(partial(_measure, symbols, code.lengths, sizes), sizes.size, threads, least=_LEAST_STREAMS)
+    size = code.codebook.size + sizes.nbytes + int(sizes.sum(dtype=np.int64))
+    return Section(size, partial(_write, symbols, code, sizes, threads))
 
 
 def _starts(begin: int, stream_bytes: NDArray[np.uint16]) -> NDArray[np.int64]:
     return np.cumsum(np.concatenate(([begin], stream_bytes)), dtype=np.int64)
 
 
-def encode(planned: HuffmanPlan, out: Bytes, threads: int = 1) -> None:
-    """Writes the section to uint8 [planned.size]; ValueError if symbols have changed, or `out` is no fit."""
-    if out.size != planned.size:
-        raise ValueError(f"{out.size} bytes for a section of {planned.size}")
-    codebook, symbols = planned.code.codebook, planned.symbols
-    table_end = codebook.size + planned.stream_bytes.nbytes
-    out[: codebook.size] = codebook
-    out[codebook.size : table_end] = planned.stream_bytes.astype("<u2").view(np.uint8)
-    starts = _starts(table_end, planned.stream_bytes)
-    lengths = planned.code.lengths
-    entries, group = code_entries(lengths), _group_of(lengths.size.bit_length() - 1)
-    write = partial(_write_streams, symbols, entries, group, starts, out)
-    if not all(run_shares(write, planned.stream_bytes.size, threads, least=_LEAST_STREAMS)):
+def _write(symbols: Symbols, code: Code, stream_bytes: NDArray[np.uint16], threads: int, out: Bytes) -> None:
+    table = code.codebook.size
+    table_end = table + stream_bytes.nbytes
+    out[:table] = code.codebook
+    out[table:table_end] = stream_bytes.astype("<u2").view(np.uint8)
+    entries, group = code_entries(code.lengths), _group_of(code.lengths.size.bit_length() - 1)
+    write = partial(_write_streams, symbols, entries, group, _starts(table_end, stream_bytes), out)
+    if not all(run_shares(write, stream_bytes.size, threads, least=_LEAST_STREAMS)):
         raise ValueError("these are not the symbols that were planned")
 
 
