@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ..errors import CorruptMessage
 from ..ops.array import Bytes, aligned, readonly
+from ..ops.cpu.bits import Section
 from ..ops.interface import LARGEST_TAU, SMALLEST_TAU, Form
-from .codec import Codec, Head, Section, copied, joined, need
+from .codec import Codec, Head, copied, joined, need
 from .forms import FORM_OF_CODE, FORMS, GRADIENT_FORMS
 from .positions import BUILTIN, DENSE, codec_by_code, dense_section, read_dense
 from .update import Segments, Update

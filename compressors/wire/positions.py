@@ -9,10 +9,10 @@ from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes, Numbers, Words, aligned, host, readonly, symbol_type
 from ..ops.cpu import bitpack, golomb_rice
 from ..ops.cpu.bitpack import pack, packed_bytes, unpack
-from ..ops.cpu.bits import any_has
+from ..ops.cpu.bits import Section, any_has
 from ..ops.interface import LARGEST_CHUNK
 from ..ops.uniform import positions_of
-from .codec import Codec, Head, Section, bit_bytes, need, read_bits, write_bits
+from .codec import Codec, Head, bit_bytes, need, read_bits, write_bits
 from .forms import FORMS
 from .update import Chunks, Segments, Update
 

@@ -15,9 +15,9 @@ from ..errors import CorruptMessage
 from ..ops.array import Array, Bytes, Numbers, aligned, host
 from ..ops.cpu import bitpack, huffman
 from ..ops.cpu.bitpack import Symbols
-from ..ops.cpu.bits import any_has
+from ..ops.cpu.bits import Section, any_has
 from ..ops.interface import Form, Offsets
-from .codec import Section, copied, joined, need
+from .codec import copied, joined, need
 from .forms import FORMS, require_written, table_layout
 from .update import Update
 
