@@ -9,9 +9,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-_WIDE = 110
-"""Columns of a terminal that hold any table."""
-
 
 @dataclass(frozen=True)
 class TextTable:
@@ -33,7 +30,7 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """For a terminal: columns of text fold, numbers stay on one line under headings of two."""
-        shown = len(self.headings) - (self.spare if options.max_width < _WIDE else 0)
+        shown = len(self.headings) - (self.spare if options.max_width < 110 else 0)
         near = (0, 1, 0, 0)  # so that 80 columns hold more
         table = Table(
             box=box.SIMPLE_HEAD, padding=near, pad_edge=False, title=self.title or None, title_justify="left"

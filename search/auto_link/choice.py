@@ -8,7 +8,7 @@ from taugrad.platform.spec import RunSpec
 
 from ..plan.candidate import Candidate
 from ..plan.candidates import with_rate
-from .shortlist import by_advice
+from ..plan.planning import advised
 from .step_value import Curve, expected_worth, learned, pace_of, worth_of
 
 LEAST_STEPS, LEAST_EXCHANGES, SHARE = 100, 5, 0.05
@@ -300,3 +300,10 @@ def shortlist(
             return kept, rejected, steps
         kept.remove(unfit[-1])
         rejected.append(replace(unfit[-1], rejected=_too_few(unfit[-1])))
+
+
+def by_advice(exact: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The advised candidate, then the others by their expected seconds to a target, the exact one too."""
+    ordered = sorted((exact, *candidates), key=lambda candidate: candidate.to_target)
+    first = advised(ordered, exact.seconds)
+    return [first, *(candidate for candidate in ordered if candidate is not first)]

@@ -1,7 +1,8 @@
 """Chooses how to train a run over a link: plan, probes, decision."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from ..plan.run_plan import calibrated
 from ..plan.step_model import StepTime
 from .choice import Decision, Run, Train, choose, shortlist
 from .request import TargetRequest
-from .shortlist import sift
 
 if TYPE_CHECKING:
     from .probe_runs import ProbeRuns
@@ -79,6 +79,34 @@ def find(
         promising, more, steps = shortlist(run, exact, promising, step_s, seconds)
         decision = choose(run, exact, promising, [*rejected, *more], steps, train, notify, late=late)
     return decision, half
+
+
+def sift(candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate], list[Candidate]]:
+    """Separates the fastest exact candidate, those that may be faster to a target, and the rejected.
+
+    `candidates` are sorted by their seconds, and at least one is exact; so are the results.
+    """
+    exact = next(candidate for candidate in candidates if candidate.is_exact)
+    kept: list[Candidate] = []
+    rejected: list[Candidate] = []
+    for candidate in candidates:
+        if candidate is exact:
+            continue
+        twin = next((other for other in (exact, *kept) if other.learns_like(candidate)), None)
+        finer = next((other for other in kept if other.loses_less_than(candidate)), None)
+        if not candidate.worth:
+            why = "an adaptive optimizer learns little with a threshold on gradients"
+        elif twin is not None:
+            why = f"learns like {twin}, which is faster"
+        elif candidate.least_to_target >= exact.seconds:
+            why = f"no faster than {exact}, which loses nothing"
+        elif finer is not None:
+            why = f"no faster than {finer}, which loses less"
+        else:
+            kept.append(candidate)
+            continue
+        rejected.append(replace(candidate, rejected=why))
+    return exact, kept, rejected
 
 
 def half_all_reduce(calibration: Calibration, link: Link, workers: int) -> StepTime:

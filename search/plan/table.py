@@ -84,32 +84,23 @@ def _workers(comparison: Comparison) -> str:
 
 def sentence(comparison: Comparison) -> str:
     """Says which way is best and why it is not the fastest one, or that compression does not pay."""
-    best, base = comparison.best, comparison.baseline
-    if comparison.pays:
-        gain = base.seconds / best.to_target
-        return (
-            f"At {title_of(comparison)}: {_named(best)} ({number(base.seconds / best.seconds)} times faster "
-            f"than {base.method}; about {number(gain)} times faster to a target).{_why(comparison)}"
-        )
-    text = f"At {title_of(comparison)} compression does not pay: {_named(best)}"
+    best, base, where = comparison.best, comparison.baseline, f"At {title_of(comparison)}"
     compressed = [candidate for candidate in comparison.candidates if candidate.compresses]
-    if compressed:
-        fastest = min(compressed, key=lambda candidate: candidate.to_target)
-        if math.isfinite(fastest.to_target):
-            text += f"; the fastest to a target that compresses is {_named(fastest)}"
-    return text + "."
-
-
-def _why(comparison: Comparison) -> str:
-    """Why the best way is advised, where another one is expected to be faster to a target."""
-    best = comparison.best
-    fastest = min(comparison.candidates, key=lambda candidate: candidate.to_target)
-    if fastest is best:
-        return ""
-    return (
-        f" {fastest} is estimated to be {number(best.to_target / fastest.to_target)} times faster still, but "
-        f"worths were measured with other models: below {CLEARLY:g} times, the usual way is advised."
+    fastest = min(compressed, key=lambda candidate: candidate.to_target, default=best)
+    if not comparison.pays:
+        learns = math.isfinite(fastest.to_target) and fastest is not best
+        other = f"; the fastest to a target that compresses is {_named(fastest)}" if learns else ""
+        return f"{where} compression does not pay: {_named(best)}{other}."
+    text = (
+        f"{where}: {_named(best)} ({number(base.seconds / best.seconds)} times faster than {base.method}; "
+        f"about {number(base.seconds / best.to_target)} times faster to a target)."
     )
+    if fastest is not best:
+        text += (
+            f" {fastest} may be {number(best.to_target / fastest.to_target)} times faster still, but worths "
+            f"were measured with other models: below {CLEARLY:g} times, the usual way is advised."
+        )
+    return text
 
 
 def markdown(comparisons: Sequence[Comparison], rates: Sequence[TextTable]) -> str:

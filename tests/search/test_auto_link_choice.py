@@ -13,9 +13,8 @@ from taugrad.compressors import Outer
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.synchronization import GradientsSync, WeightsSync
 from taugrad.search.auto_link import words
-from taugrad.search.auto_link.choice import Run, choose, shortlist
-from taugrad.search.auto_link.finding import half_all_reduce
-from taugrad.search.auto_link.shortlist import by_advice, sift
+from taugrad.search.auto_link.choice import Run, by_advice, choose, shortlist
+from taugrad.search.auto_link.finding import half_all_reduce, sift
 from taugrad.search.auto_link.step_value import Curve, expected_worth, worth_of
 from taugrad.search.plan.calibrated import HALF
 from taugrad.search.plan.candidate import MOST_WORTH, MOST_WORTH_WITH_MOMENTUM, Candidate

@@ -309,7 +309,7 @@ def test_the_headline_is_the_pages_method_and_its_lines_are_filled_in(optimizer)
     assert best.usual
     fastest = min(comparison.candidates, key=lambda candidate: candidate.to_target)
     assert fastest is not best
-    assert f"{fastest} is estimated to be {table.number(best.to_target / fastest.to_target)} times" in (
+    assert f"{fastest} may be {table.number(best.to_target / fastest.to_target)} times" in (
         table.sentence(comparison)
     )
     narrow = Console(width=80, file=io.StringIO())
