@@ -206,9 +206,13 @@ class Trainer:
     def resume(self, saved: Saved) -> list[str]:
         """Restores a checkpoint; returns the lines of the journal that were not in MLflow at that time.
 
-        Raises CheckpointError: it is of a run with another number of workers, model or optimizer.
+        Raises CheckpointError: it is of a run with another number of workers, model or optimizer, or with
+        other data, of those that have a fingerprint.
         """
         shared, local_state = saved.shared, saved.local_state
+        if shared.get("data", self.data.fingerprint) != self.data.fingerprint:
+            files = f"the files of data.kind = {self.spec.data.kind} changed"
+            raise CheckpointError(f"the checkpoint is of other examples: {files}")
         try:
             if shared["workers"] == self.sync.workers:
                 self.sync.load(shared["agreed"], local_state["workers"])
@@ -400,6 +404,7 @@ class Trainer:
                 "seconds": self.seconds,
                 "evaluation": dict(evaluation) if evaluation else None,
                 "agreed": self.sync.shared_state(),
+                "data": self.data.fingerprint,
                 "plan": self.plan.state_dict(),
                 "epoch_began": self._epoch_began.state_dict(),
                 "undelivered": self.listener.undelivered(),

@@ -20,6 +20,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.builtin import ClassificationTask
 from taugrad.platform.training import trainer as trainers
 from taugrad.platform.training.evaluation import evaluate
+from taugrad.platform.training.manifest import CheckpointError
 from taugrad.platform.training.trainer import Trainer
 
 EPOCHS, BATCH, EXAMPLES = 3, 30, 250  # nine batches an epoch, the last of 10: uneven among 3 workers
@@ -235,6 +236,24 @@ def test_a_run_that_was_over_when_it_resumed_has_its_evaluation(alone, tmp_path)
     result = again.last_evaluation()
     assert result == {name: metrics[name] for name in metrics if name.startswith("eval/") or name == "epoch"}
     assert {"eval/accuracy", "eval/loss", "eval/examples", "epoch"} == set(result)
+
+
+def test_a_run_does_not_go_on_with_other_data_of_the_same_size(alone, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a line of many\n" * 100)
+    spec = {
+        "task": {"kind": "language_model"},
+        "data": {"kind": "text", "path": str(text), "context": 16},
+        "model": {"kind": "gpt", "layers": 1, "heads": 1, "width": 8},
+        "training": {"iterations": 2, "batch_size": 4},
+        "checkpoint": {"interval": 1},
+    }
+    recorder.trained(spec, tmp_path)
+    saved = recorder.saved_in(tmp_path / "1", 0)
+    recorder.trained(spec, saved=saved)
+    text.write_text("another of many\n"[:15] * 100)
+    with pytest.raises(CheckpointError, match=r"other examples: the files of data\.kind = text changed"):
+        recorder.trained(spec, saved=saved)
 
 
 # What is shown.
