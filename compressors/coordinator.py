@@ -11,8 +11,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
-from types import FrameType
 
 import numpy as np
 import zmq
@@ -56,15 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(listen: str, key: bytes, state: Path, *, accept_older: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    server, stops = CoordinatorServer(listen, key, TableFile(state), accept_older=accept_older), Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stops.set()
-
+    server = CoordinatorServer(listen, key, TableFile(state), accept_older=accept_older)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: server.stop())
     print(f"listening at {server.address}", flush=True)
-    server.run(stops)
+    server.run()
 
 
 def ask_status(at: str, key: bytes, wait_s: float = _ANSWER_S) -> View:

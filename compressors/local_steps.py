@@ -12,7 +12,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal
 from weakref import WeakMethod, finalize
 
@@ -30,7 +29,7 @@ from .exchange.agreement import described, description, flattened, require_agree
 from .exchange.keys import require_long_enough
 from .exchange.local_rounds import Agreed, FormerModel, LocalRounds, fragments_of, on_host
 from .exchange.lockstep import run
-from .exchange.members.island import Island, IslandRounds, require_place
+from .exchange.members.island import Island, require_place
 from .exchange.members.resuming import fitting
 from .exchange.members.rounds import MemberRounds, Members, Membership
 from .exchange.mesh import connected, most_bytes_of
@@ -227,20 +226,13 @@ class LocalSteps:
             worker = Worker(ops_for(agreed[0].device, threads), self._rank, self.workers)
             return worker, Agreed.begin(agreed, began, self._fields)
 
-        def member(**options: Any) -> MemberRounds:
-            assert members is not None
-            worker, state = begin()
-            return MemberRounds(
-                members, described_as, worker, names, parts, self.method, self._fields, interval,
-                self._by_examples, state, held, frozen, buffered, self._optimizers, **options
-            )  # fmt: skip
-
-        self._rounds: LocalRounds | MemberRounds | IslandRounds
+        self._rounds: LocalRounds | MemberRounds
         self._moments: MomentMeans | None = None
-        if island is not None:
-            self._rounds = IslandRounds(island, partial(member, waiting=island.pulse), self.workers)
-        elif members is not None:
-            self._rounds = member()
+        if members is not None:
+            self._rounds = MemberRounds(
+                members, described_as, begin, names, parts, self.method, self._fields, interval,
+                self._by_examples, held, frozen, buffered, self._optimizers, island,
+            )  # fmt: skip
         else:
             assert worker_group is not None
             worker, state = begin()
@@ -307,10 +299,12 @@ class LocalSteps:
         self.last_step = Step(steps=1, elements=self._elements)
         learned = None if examples is None else float(examples)
         amount = learned if learned is not None and self._by_examples else 1.0
-        merged = run(self._rounds.advance(self.last_step, amount, learned))
+        rounds, step = self._rounds, self.last_step
+        if isinstance(rounds, MemberRounds):
+            return rounds.advance(step, amount, learned)
+        merged = run(rounds.advance(step, amount, learned))
         if self._moments is not None:
-            assert isinstance(self._rounds, LocalRounds)
-            run(self._moments.advance(self._rounds.steps, self.last_step, self._rounds.traffic))
+            run(self._moments.advance(rounds.steps, step, rounds.traffic))
         return merged
 
     def _require_all_exchanged(self) -> None:
@@ -333,8 +327,11 @@ class LocalSteps:
         All workers must call this after equally many exchanges. With members, this one then has the weights
         of the latest round, and leaves. Raises as `step` does.
         """
-        weighted = bool(self._weighted)
-        run(self._rounds.finish(self.last_step, weighted=weighted, every_fragment=self._by_examples))
+        if isinstance(self._rounds, MemberRounds):
+            self._rounds.finish(self.last_step)
+        else:
+            weighted = bool(self._weighted)
+            run(self._rounds.finish(self.last_step, weighted=weighted, every_fragment=self._by_examples))
 
     def join(self) -> None:
         """Waits until this worker is a member; its model then has the agreed weights.
@@ -369,7 +366,7 @@ class LocalSteps:
         return self._of_members.membership
 
     @property
-    def _of_members(self) -> MemberRounds | IslandRounds:
+    def _of_members(self) -> MemberRounds:
         if isinstance(self._rounds, LocalRounds):
             raise ValueError("LocalSteps was made without members")
         return self._rounds
@@ -401,7 +398,7 @@ class LocalSteps:
         weights = self._weights
         kept = [on_host(weight) if self._fields.offload else weight.clone() for weight in weights]
         buffers = {name: buffer.clone() for name, buffer in buffers_of(self._model).items()}
-        if isinstance(self._rounds, IslandRounds):
+        if isinstance(self._rounds, MemberRounds):
             self._rounds.load_agreed(self._model)
         else:
             copy_into(weights, self._rounds.agreed.weights)

@@ -174,7 +174,7 @@ def processes_of_an_island_get_one_shard_and_go_on_from_their_states() -> None:
         assert_same(whole(model), before)
         assert (again.membership.incarnation, again.totals) == (local.membership.incarnation, local.totals)
         if rank % 2 == 0:
-            local._rounds._member._session.close()
+            local._rounds._session.close()
         while ask_status(members.coordinator, KEY).peers:
             sleep(0.1)
         dist.barrier()

@@ -98,8 +98,8 @@ def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: st
             train(model, optimizer, drawing)
             sleep(0.02)
             if local.step():
-                if rounds := getattr(local._rounds, "_member", local._rounds):  # else another process logs
-                    ballot = rounds._session.member.applied.ballot
+                if session := local._rounds._session:  # else another process logs
+                    ballot = session.member.applied.ballot
                     lines.write(f"{local.membership.round} {ballot} {bits(local)}\n")
                 torch.save(local.state_dict(), f"{checkpoint}.new")
                 os.replace(f"{checkpoint}.new", checkpoint)

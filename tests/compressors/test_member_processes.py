@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep, time
@@ -45,6 +46,14 @@ int clock_gettime(clockid_t id, struct timespec *at) {
 """The time of day is a day late in one second, and a day early in the next."""
 
 
+def wait_until(holds: Callable[[], object], otherwise: Callable[[], object] = lambda: "in vain") -> None:
+    """Waits, for two minutes at most."""
+    deadline = monotonic() + 120
+    while not holds():
+        assert monotonic() < deadline, otherwise()
+        sleep(0.1)
+
+
 class Run:
     """A coordinator and members as processes, with their files in a folder."""
 
@@ -62,6 +71,13 @@ class Run:
             "--key-file", str(self.folder / "key"), "--state", str(self.disk / "state.db"),
         )  # fmt: skip
         self.at = process.stdout.readline().split()[-1]
+
+    def begin(self, names: str = "ab", rounds: int = 3, **options: object) -> None:
+        """Starts a coordinator and members, and waits until all are in so many rounds."""
+        self.start_coordinator()
+        for name in names:
+            self.start(name, **options)
+        self.wait_for_round(rounds, *names)
 
     def start(self, name: str, **options: object) -> None:
         files = [str(self.folder / name) for name in ("key", f"{name}.checkpoint", f"{name}.log")]
@@ -98,11 +114,15 @@ class Run:
         return max((number for number, _ in self.rounds(name)), default=-1) if path.exists() else -1
 
     def wait_for_round(self, number: int, *names: str) -> None:
-        deadline = monotonic() + 120
-        while any(self.last(name) < number for name in names):
-            assert monotonic() < deadline, [(name, self.last(name)) for name in names]
+        def reached() -> bool:
             assert all(process.poll() is None for process in self.processes.values())
-            sleep(0.1)
+            return all(self.last(name) >= number for name in names)
+
+        wait_until(reached, lambda: [(name, self.last(name)) for name in names])
+
+    def go_on(self, more: int, *names: str) -> None:
+        """Waits until members are some rounds further than `a` is now."""
+        self.wait_for_round(self.last("a") + more, *names)
 
     def limit_disk(self) -> bool:
         """Lets the table's folder have DISK_BYTES; returns whether that is allowed here."""
@@ -113,13 +133,6 @@ class Run:
         with suppress(OSError), (self.disk / "filling").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(1 << 12))
-
-    def wait_for_error(self, name: str, text: str, before: int = 0) -> None:
-        """Waits until a process has said something more often than before."""
-        deadline = monotonic() + 60
-        while self.errors(name).count(text) <= before:
-            assert monotonic() < deadline
-            sleep(0.1)
 
     def errors(self, name: str) -> str:
         """What a process has said on standard error."""
@@ -150,28 +163,25 @@ def agree(run: Run, *names: str) -> list[set[tuple[int, int]]]:
 
 
 def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
-    run.start_coordinator()
-    for name in "ab":
-        run.start(name)
-    run.wait_for_round(3, *"ab")
+    run.begin()
     run.start("c")  # it takes the agreed state, and joins
-    run.wait_for_round(run.last("a") + 4, *"abc")
+    run.go_on(4, *"abc")
     run.kill("b")
-    run.wait_for_round(run.last("a") + 3, *"ac")
+    run.go_on(3, *"ac")
     run.start("b")
-    run.wait_for_round(run.last("a") + 3, *"abc")
+    run.go_on(3, *"abc")
     run.kill("coordinator")
     sleep(1)
     run.start_coordinator()
-    run.wait_for_round(run.last("a") + 3, *"abc")
+    run.go_on(3, *"abc")
     status = coordinator.ask_status(run.at, KEY, wait_s=120)
     assert status.epoch == 2
     assert len(status.peers) == 3
     while len(set.intersection(*agree(run, *"abc"))) < 5:  # one that applies several at once logs the last
-        run.wait_for_round(run.last("a") + 1, *"abc")
+        run.go_on(1, *"abc")
     run.kill("c", signal.SIGTERM)  # a notice
     assert run.membership("c")["given"] == 1
-    run.wait_for_round(run.last("a") + 3, *"ab")
+    run.go_on(3, *"ab")
     for name in "ab":
         run.kill(name, signal.SIGTERM)
     ends = {name: run.membership(name) for name in "ab"}
@@ -185,14 +195,11 @@ def test_members_are_killed_and_come_back_and_the_coordinator_too(run):
 
 @pytest.mark.parametrize("options", [{"fragments": 3}, {"delay_steps": 2}], ids=str)
 def test_members_with_fragments_or_a_delay_are_killed_and_come_back(run, options):
-    run.start_coordinator()
-    for name in "ab":
-        run.start(name, **options)
-    run.wait_for_round(7, *"ab")
+    run.begin(rounds=7, **options)
     run.kill("b")
-    run.wait_for_round(run.last("a") + 3, "a")
+    run.go_on(3, "a")
     run.start("b", **options)
-    run.wait_for_round(run.last("a") + 6, *"ab")
+    run.go_on(6, *"ab")
     for name in "ab":
         run.kill(name, signal.SIGTERM)
     first, second = agree(run, *"ab")
@@ -212,15 +219,15 @@ def test_an_island_is_lost_with_one_of_its_processes_and_comes_back(run):
     run.wait_for_round(run.last("b0") + 1, "b0")  # it has saved a checkpoint
     run.kill("b1")
     leader = run.processes.pop("b0")
-    run.wait_for_round(run.last("a") + 3, "a")
+    run.go_on(3, "a")
     assert leader.wait(60) == 1
     start_island("second")
-    run.wait_for_round(run.last("a") + 3, "a", "b0")
+    run.go_on(3, "a", "b0")
     while len(set.intersection(*agree(run, "a", "b0"))) < 5:
-        run.wait_for_round(run.last("a") + 1, "a", "b0")
+        run.go_on(1, "a", "b0")
     run.kill("b1", signal.SIGTERM)  # a notice, of which its leader learns
     assert run.processes.pop("b0").wait(60) == 0
-    run.wait_for_round(run.last("a") + 2, "a")
+    run.go_on(2, "a")
     agree(run, "a", "b0")
     end = run.membership("b0")
     assert (end["given"], end["joins"]) == (1, 2)
@@ -228,25 +235,19 @@ def test_an_island_is_lost_with_one_of_its_processes_and_comes_back(run):
 
 @pytest.mark.long
 def test_a_member_that_is_stopped_comes_back(run):
-    run.start_coordinator()
-    for name in "ab":
-        run.start(name)
-    run.wait_for_round(3, *"ab")
+    run.begin()
     run.kill("b", signal.SIGSTOP)
-    run.wait_for_round(run.last("a") + 3, "a")
+    run.go_on(3, "a")
     sleep(4)  # longer than it may be silent
     run.kill("b", signal.SIGCONT)
-    run.wait_for_round(run.last("a") + 3, *"ab")
+    run.go_on(3, *"ab")
     agree(run, *"ab")
 
 
 @pytest.mark.long
 def test_a_soak_of_members(run):
     random, disk_is_small = Random(os.environ.get("TAUGRAD_SOAK_SEED", "1")), run.limit_disk()
-    run.start_coordinator()
-    for name in "abc":
-        run.start(name)
-    run.wait_for_round(3, *"abc")
+    run.begin("abc")
     kinds = [*["kill", "suspend", "notice"] * 2, "coordinator", "stranger", *["disk"] * disk_is_small]
     end = monotonic() + SOAK_S
     while monotonic() < end:
@@ -289,12 +290,9 @@ def test_a_soak_of_members(run):
 def test_on_a_full_disk_no_round_is_decided_until_it_has_room(run):
     if not run.limit_disk():
         missing("needs root, to mount a small disk")
-    run.start_coordinator()
-    for name in "ab":
-        run.start(name)
-    run.wait_for_round(3, *"ab")
+    run.begin()
     run.fill_disk()
-    run.wait_for_error("coordinator", "until it can, no round is decided")
+    wait_until(lambda: "until it can, no round is decided" in run.errors("coordinator"))
     before = run.last("a")
     run.start("c")
     sleep(3)
@@ -319,10 +317,7 @@ def test_a_clock_that_jumps_disturbs_nobody(run):
     clock = [sys.executable, "-c", "import time; print(time.time())"]
     jumped = subprocess.check_output(clock, env={**os.environ, **run.variables})
     assert abs(float(jumped) - time()) > 80_000
-    run.start_coordinator()
-    for name in "ab":
-        run.start(name)
-    run.wait_for_round(30, *"ab")
+    run.begin(rounds=30)
     peers = coordinator.ask_status(run.at, KEY, wait_s=120).peers
     assert sorted(peer.incarnation for peer in peers) == [1, 2]
     agree(run, *"ab")
@@ -353,8 +348,7 @@ def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
     (tmp_path / "other").write_bytes(b"another key, of 32 bytes or more")
     assert coordinator.main(["status", server.address, "--key-file", str(tmp_path / "other")]) == 1
     assert "does not run, or has another key" in capsys.readouterr().err
-    member = session(server)
-    try:
+    with closing(session(server)) as member:
         listeners = {sockets.COORDINATOR: server.address, sockets.MEMBER: member.member._hello.endpoint}
         for who, address in listeners.items():
             caplog.clear()
@@ -364,11 +358,8 @@ def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
                 stranger.linger = 0
                 stranger.connect(f"tcp://{address}")
                 stranger.send(b"hello")
-                while "does not have this run's key" not in caplog.text:
-                    sleep(0.1)
+                wait_until(lambda: "does not have this run's key" in caplog.text)
         assert member.member.view is None or len(member.member.view.peers) == 1
-    finally:
-        member.close()
     while (status := coordinator.ask_status(server.address, KEY, wait_s=120)).peers:
         sleep(0.1)
     status = status.model_copy(update={"left": (), "waiting": ""})
@@ -377,41 +368,29 @@ def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
 
 def test_a_member_with_another_key_is_told_within_seconds(serve):
     server = serve()
-    member = session(server, key=b"another key, of 32 bytes or more")
-
-    def wait_for_an_hour() -> None:
-        for _ in range(36000):
-            member.wait(0.1)
-
-    try:
-        with pytest.raises(
-            MemberRefused, match=f"{server.address} closes each connection: it has another key"
-        ):
-            wait_for_an_hour()
-    finally:
-        member.close()
+    with (
+        closing(session(server, key=b"another key, of 32 bytes or more")) as member,
+        pytest.raises(MemberRefused, match=f"{server.address} closes each connection: it has another key"),
+    ):
+        wait_until(lambda: member.wait(0.1))
 
 
 def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypatch):
     monkeypatch.setattr(session_module, "_REACH_S", 0.5)
     server = serve()
-    first = session(server)
     hello = Hello(process="other", rules=Rules(), endpoint="127.0.0.1:1")  # nobody listens there
-    with zmq.Context() as context:
-        other = sockets.dealer(context, server.address, KEY, sockets.COORDINATOR, "other")
+    with (
+        zmq.Context() as context,
+        sockets.dealer(context, server.address, KEY, sockets.COORDINATOR, "other") as other,
+        closing(session(server)) as first,
+    ):
+        other.linger = 0
         other.send(to_bytes(hello).data)
-        try:
-            deadline = monotonic() + 60
-            while "cannot connect to that of slot" not in caplog.text:
-                assert monotonic() < deadline
-                first.wait(0.1)
-            with first.lock:
-                (unreached,) = first._peers
-                first._send([(unreached, Want(sender=first.member.incarnation))])
-                assert first.member.sent_bytes == 0  # nothing piles up
-        finally:
-            other.close(0)
-            first.close()
+        wait_until(lambda: first.wait(0.1) or "cannot connect to that of slot" in caplog.text)
+        with first.lock:
+            (unreached,) = first._peers
+            first._send([(unreached, Want(sender=first.member.incarnation))])
+            assert first.member.sent_bytes == 0  # nothing piles up
     slots = re.search(
         r"slot (\d) cannot connect to that of slot (\d), which the coordinator hears", caplog.text
     )
@@ -421,37 +400,26 @@ def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypat
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
 def test_a_connection_to_a_host_that_has_vanished_ends(serve):
     server = serve()
-    member = session(server)
     port = int(server.address.split(":")[1])
-    try:
-        while member.member.view is None:
-            member.wait(0.1)
+    with closing(session(server)) as member:
+        wait_until(lambda: member.wait(0.1) or member.member.view)
         (connection,) = (
             c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == port
         )
         with socket.socket(fileno=os.dup(connection.fd)) as held:
             assert 0 < held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
-    finally:
-        member.close()
 
 
 def test_a_member_with_other_rules_is_told_which(serve):
     server = serve()
-    first, other = session(server), session(server, rules=Rules(quorum=0.7))
-    try:
-        deadline = monotonic() + 60
-        refusals: list[str] = []
-        while not refusals:
-            assert monotonic() < deadline
-            for member in (first, other):
-                try:
-                    member.wait(0.1)
-                except Exception as problem:
-                    refusals.append(str(problem))
-        assert "quorum" in refusals[0]
-    finally:
-        first.close()
-        other.close()
+    with closing(session(server)) as first, closing(session(server, rules=Rules(quorum=0.7))) as other:
+
+        def wait_for_both() -> None:
+            first.wait(0.1)
+            other.wait(0.1)
+
+        with pytest.raises(MemberRefused, match="quorum"):
+            wait_until(wait_for_both)
 
 
 @pytest.mark.parametrize("problem", ["in use", "damaged", "no file", "short key", "address"])

@@ -19,7 +19,7 @@ from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, fragm
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.members import rounds
 from taugrad.compressors.exchange.members.fragment import MemberFragment
-from taugrad.compressors.exchange.members.member import COORDINATOR, Given, TakeOver
+from taugrad.compressors.exchange.members.member import COORDINATOR, TakeOver
 from taugrad.compressors.exchange.members.moments import has_moments, joined, load_moments, moments_of, split
 from taugrad.compressors.exchange.members.resuming import fitting
 from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
@@ -44,6 +44,35 @@ def coordinator(tmp_path):
 
 def members(coordinator: str, **options) -> Members:
     return Members(coordinator, key=KEY, **options)
+
+
+class Trainee:
+    """A small model, its optimizer and its member."""
+
+    def __init__(self, who: Members, seed: int = 1, joins: bool = True, **options: Any) -> None:
+        self.model, self.optimizer, self.local = make(who, **options)
+        self.drawing = torch.Generator().manual_seed(seed)
+        if joins:
+            self.local.join()
+
+    def learn(self) -> None:
+        train(self.model, self.optimizer, self.drawing)
+
+    def step(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.learn()
+            self.local.step()
+
+    def go_on_from(self, state: dict[str, Any]) -> None:
+        self.local.load_state_dict(state)
+        self.local.join()
+
+
+def fragment_of(parameter: torch.Tensor, method: str, fields: LocalFields, unit: float | None = None):
+    """Of a member with one parameter; the method is a line."""
+    agreed = Agreed.begin([parameter.detach().clone().reshape(-1)], {}, fields)
+    worker = Worker(ops_for(torch.device("cpu")), 0, 4)
+    return MemberFragment(read_config(method), worker, ["w"], [0], agreed, [parameter], fields, unit)
 
 
 def fixed(model, options: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -78,46 +107,36 @@ def fixed(model, options: dict[str, Any]) -> dict[str, torch.Tensor]:
     "options", [{}, {"fragments": 3}, {"delay_steps": 2}, {"delay_steps": 1, "blend": 0.3}], ids=str
 )
 def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, options):
-    trained, first_is_in = (
-        [make(members(coordinator, min_members=2), buffers=False, **options) for _ in range(2)],
-        Event(),
-    )
-    expected = fixed(trained[0][0], options)  # the first one's weights are everybody's
+    who, first_is_in = members(coordinator, min_members=2), Event()
+    trained = [Trainee(who, seed=rank, joins=False, buffers=False, **options) for rank in range(2)]
+    expected = fixed(trained[0].model, options)  # the first one's weights are everybody's
 
     def work(rank: int) -> None:
-        model, optimizer, local = trained[rank]
         if rank:
             assert first_is_in.wait(60)
-        local.join()
+        trained[rank].local.join()
         first_is_in.set()
-        drawing = torch.Generator().manual_seed(rank)
-        for _ in range(STEPS):
-            train(model, optimizer, drawing)
-            local.step()
-        local.finish()
+        trained[rank].step(STEPS)
+        trained[rank].local.finish()
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, range(2)))
     fragments = options.get("fragments", 1)
     rounds = STEPS // 3 * fragments + fragments - 1
-    for model, _, local in trained:
-        with local.agreed():
+    for one in trained:
+        with one.local.agreed():
             for name, weights in expected.items():
-                assert torch.equal(model.get_parameter(name).reshape(-1), weights), name
-        assert (local.membership.rounds, local.membership.missed) == (rounds, 0)
-        assert 0 < local.totals.wire_bytes < local.totals.elements
-    assert trained[0][2].totals.received_bytes == trained[1][2].totals.wire_bytes
+                assert torch.equal(one.model.get_parameter(name).reshape(-1), weights), name
+        assert (one.local.membership.rounds, one.local.membership.missed) == (rounds, 0)
+        assert 0 < one.local.totals.wire_bytes < one.local.totals.elements
+    assert trained[0].local.totals.received_bytes == trained[1].local.totals.wire_bytes
 
 
 def test_a_round_of_a_fragment_that_still_trains_moves_its_weights_and_keeps_its_steps():
     model = torch.nn.Linear(20, 10, bias=False, dtype=torch.float64)
-    fields = LocalFields(unsent=0.5)
-    agreed = Agreed.begin([model.weight.detach().clone().reshape(-1)], {}, fields)
-    worker, method = Worker(ops_for(torch.device("cpu")), 0, 4), read_config("strom(density(0.2, every=1))")
-    fragment, other = (
-        MemberFragment(method, worker, ["weight"], [0], held, [parameter], fields, None)
-        for held, parameter in ((agreed, model.weight), (deepcopy(agreed), torch.zeros(10, 20)))
-    )
+    line, fields = "strom(density(0.2, every=1))", LocalFields(unsent=0.5)
+    fragment = fragment_of(model.weight, line, fields)
+    other = fragment_of(torch.zeros(10, 20, dtype=torch.float64), line, fields)
     drawing = torch.Generator().manual_seed(1)
     fragment.keep(torch.randn(200, generator=drawing), 0.0)
     fragment.offer(0, ExchangeRecord(Traffic(4)))  # it has a residual now
@@ -137,9 +156,7 @@ def test_a_round_of_a_fragment_that_still_trains_moves_its_weights_and_keeps_its
 def test_members_round_by_random_numbers_of_their_own():
     messages = []
     for slot in (0, 0, 1):
-        agreed = Agreed.begin([torch.zeros(200)], {}, LocalFields())
-        worker, method = Worker(ops_for(torch.device("cpu")), 0, 4), read_config("terngrad")
-        fragment = MemberFragment(method, worker, ["w"], [0], agreed, [torch.zeros(200)], LocalFields(), None)
+        fragment = fragment_of(torch.zeros(200), "terngrad", LocalFields())
         fragment.keep(torch.randn(200, generator=torch.Generator().manual_seed(1)), 0.0)
         messages.append(fragment.offer(slot, ExchangeRecord(Traffic(4)))[0].tobytes())
     assert messages[0] == messages[1] != messages[2]
@@ -205,24 +222,19 @@ def test_a_last_round_of_few_examples_enlarges_no_residual(coordinator, examples
 
 
 def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
-    model, optimizer, local = make(members(coordinator))
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(STEPS + 1):
-        train(model, optimizer, drawing)
-        local.step()
-    state, weights = deepcopy(local.state_dict()), model[0].weight.clone()
-    assert not local.leave()  # there is nobody to give anything to
+    one = Trainee(members(coordinator))
+    one.step(STEPS + 1)
+    state, weights = deepcopy(one.local.state_dict()), one.model[0].weight.clone()
+    assert not one.local.leave()  # there is nobody to give anything to
     with pytest.raises(MemberRefused, match="has left"):
-        local.step()
-    model, optimizer, local = make(members(coordinator))
+        one.local.step()
+    one = Trainee(members(coordinator), joins=False)
+    local = one.local
     local.load_state_dict(state)
-    assert torch.equal(model[0].weight, weights)
+    assert torch.equal(one.model[0].weight, weights)
     local.join()
     assert (local.membership.joins, local.membership.dropped) == (2, 0)
-    for _ in range(3):
-        train(model, optimizer, drawing)
-        local.step()
+    one.step(3)
     assert local.membership.round == STEPS // 3 + 1
     before, steps = bits(local), local._rounds.steps
     with pytest.raises(ValueError, match="load its state before the first step"):
@@ -232,41 +244,30 @@ def test_one_member_alone_goes_on_from_its_checkpoint(coordinator):
 
 
 def test_a_shard_whose_member_is_lost_goes_to_the_next_one(coordinator):
-    drawing = torch.Generator().manual_seed(1)
-
-    def learn(model, optimizer, local) -> None:
-        for _ in range(3):
-            train(model, optimizer, drawing)
-            local.step()
-
-    first = make(members(coordinator))
-    assert first[2].lease() == 0
-    learn(*first)
-    saved = deepcopy(first[2].state_dict())
-    assert first[2].lease() == 1
-    assert first[2].lease() == 2
-    train(*first[:2], drawing)
-    first[2].step()
-    first[2]._rounds._session.close()  # without a word
-    second = make(members(coordinator))
-    second[2].load_state_dict(saved)
-    assert [second[2].lease() for _ in range(3)] == [1, 2, 3]
-    assert second[2].membership.dropped == 0
-    learn(*second)
-    assert second[2].lease() == 4
-    state = deepcopy(second[2].state_dict())
-    second[2].leave()
-    third = make(members(coordinator))
-    third[2].load_state_dict(state)  # it has the shard, and keeps it
-    assert third[2].lease() == 5
-    learn(*third)
-    fourth = make(members(coordinator))
-    fourth[2].load_state_dict(third[2].state_dict())
-    third[2].finish()
-    assert fourth[2].lease() == 6
-    membership = fourth[2].membership
+    first, second, third, fourth = (Trainee(members(coordinator), joins=False) for _ in range(4))
+    assert first.local.lease() == 0
+    first.step(3)
+    saved = deepcopy(first.local.state_dict())
+    assert first.local.lease() == 1
+    assert first.local.lease() == 2
+    first.step()
+    first.local._rounds._session.close()  # without a word
+    second.local.load_state_dict(saved)
+    assert [second.local.lease() for _ in range(3)] == [1, 2, 3]
+    assert second.local.membership.dropped == 0
+    second.step(3)
+    assert second.local.lease() == 4
+    state = deepcopy(second.local.state_dict())
+    second.local.leave()
+    third.local.load_state_dict(state)  # it has the shard, and keeps it
+    assert third.local.lease() == 5
+    third.step(3)
+    fourth.local.load_state_dict(third.local.state_dict())
+    third.local.finish()
+    assert fourth.local.lease() == 6
+    membership = fourth.local.membership
     assert (membership.slot, membership.incarnation, membership.dropped) == (0, 4, 0)
-    fourth[2].leave()
+    fourth.local.leave()
 
 
 def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -395,49 +396,42 @@ def test_moments_that_cannot_be_sent_are_refused_before_anybody_needs_them(coord
 
 
 def test_a_member_leaves_while_a_round_is_on_its_way(coordinator):
-    model, optimizer, local = make(members(coordinator), delay_steps=2)
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(4):  # it has handed in after three, and would merge after five
-        train(model, optimizer, drawing)
-        assert not local.step()
+    one = Trainee(members(coordinator), delay_steps=2)
+    one.step(4)  # it has handed in after three, and would merge after five
+    local = one.local
+    assert local.membership.round == 0
     state = local.state_dict()  # merges it
     assert state["shared"]["fragments"][0]["done"] == 1
     local.leave()
     state = deepcopy(local.state_dict())
     assert local.membership.round == 1
     assert state["rounds"]["fragments"][0]["pending"].any()  # the fourth step
-    again = make(members(coordinator), delay_steps=2)
-    again[2].load_state_dict(state)
-    again[2].join()
-    assert (again[2].membership.dropped, again[2].membership.round) == (0, 1)
-    again[2].finish()
-    assert again[2].membership.round == 2
+    again = Trainee(members(coordinator), joins=False, delay_steps=2)
+    again.go_on_from(state)
+    assert (again.local.membership.dropped, again.local.membership.round) == (0, 1)
+    again.local.finish()
+    assert again.local.membership.round == 2
 
 
 def test_an_offer_that_is_in_no_round_when_its_member_leaves_is_in_its_state(coordinator):
-    options = {"delay_steps": 1, "members": members(coordinator, min_members=2, leave_within=0.5)}
-    model, optimizer, local = make(**options)
-    local.join()
-    begun, drawing = deepcopy(model), torch.Generator().manual_seed(1)
-    for _ in range(3):
-        train(model, optimizer, drawing)
-        local.step()
-    moves = [old - new for old, new in zip(begun.parameters(), model.parameters(), strict=True)]
-    assert not local.leave()
-    state = deepcopy(local.state_dict())
+    who = members(coordinator, min_members=2, leave_within=0.5)
+    one = Trainee(who, delay_steps=1)
+    begun = deepcopy(one.model)
+    one.step(3)
+    moves = [old - new for old, new in zip(begun.parameters(), one.model.parameters(), strict=True)]
+    assert not one.local.leave()
+    state = deepcopy(one.local.state_dict())
     (saved,) = state["rounds"]["fragments"]
     residuals = saved["unsent"]["ranks"]["0"]["residuals"].values()
     assert saved["pending"].any()
     torch.testing.assert_close(
         saved["pending"].sum() + sum(map(torch.sum, residuals)), sum(move.sum() for move in moves)
     )
-    again = make(**options)[2]
-    again.load_state_dict(state)
-    again.join()
-    assert again.membership.dropped == 0
-    assert again._rounds._fragments[0].pending.any()
-    again.leave()
+    again = Trainee(who, joins=False, delay_steps=1)
+    again.go_on_from(state)
+    assert again.local.membership.dropped == 0
+    assert again.local._rounds._fragments[0].pending.any()
+    again.local.leave()
 
 
 def two_members(coordinator: str, **options) -> tuple[LocalSteps, LocalSteps]:
@@ -480,13 +474,10 @@ def test_a_member_whose_round_was_applied_in_part_has_no_state(coordinator, monk
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    model, optimizer, local = make(members(coordinator))
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for step in range(3):
-        train(model, optimizer, drawing)
-        if step < 2:
-            local.step()
+    one = Trainee(members(coordinator))
+    one.step(2)
+    one.learn()
+    local = one.local
     monkeypatch.setattr(local._rounds._fragments[0], "apply", stop)
     with pytest.raises(KeyboardInterrupt):
         local.step()
@@ -495,13 +486,9 @@ def test_a_member_whose_round_was_applied_in_part_has_no_state(coordinator, monk
 
 
 def test_the_state_of_a_member_that_has_just_joined_again_has_nothing_that_counts_no_longer(coordinator):
-    model, optimizer, local = make(members(coordinator))
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(2):
-        train(model, optimizer, drawing)
-        local.step()
-    session = local._rounds._session
+    one = Trainee(members(coordinator))
+    one.step(2)
+    local, session = one.local, one.local._rounds._session
     with session.lock:
         view = session.member.view
         peers = tuple(peer.model_copy(update={"incarnation": 99}) for peer in view.peers)
@@ -515,10 +502,7 @@ def test_the_state_of_a_member_that_has_just_joined_again_has_nothing_that_count
 
 
 def test_steps_after_an_offer_keep_their_examples_when_the_member_joins_again():
-    weight, fields = torch.zeros(4), LocalFields(delay_steps=2)
-    agreed = Agreed.begin([weight.clone()], {}, fields)
-    worker = Worker(ops_for(torch.device("cpu")), 0, 4)
-    fragment = MemberFragment(read_config("none"), worker, ["w"], [0], agreed, [weight], fields, 8.0)
+    fragment = fragment_of(torch.zeros(4), "none", LocalFields(delay_steps=2), 8.0)
     fragment.trains, fragment.part.examples = True, 8.0
     fragment.offer(0, ExchangeRecord(Traffic(4)))
     fragment.begin_anew(1)
@@ -529,11 +513,7 @@ def test_steps_after_an_offer_keep_their_examples_when_the_member_joins_again():
 
 
 def test_what_a_member_has_forgotten_has_no_examples_either():
-    weight = torch.zeros(4)
-    fields = LocalFields()
-    agreed = Agreed.begin([weight.clone()], {}, fields)
-    worker = Worker(ops_for(torch.device("cpu")), 0, 4)
-    fragment = MemberFragment(read_config("none"), worker, ["w"], [0], agreed, [weight], fields, 8.0)
+    fragment = fragment_of(torch.zeros(4), "none", LocalFields(), 8.0)
     fragment.trains, fragment.part.examples = True, 5.0
     fragment.forget()
     fragment.trains = True
@@ -541,17 +521,14 @@ def test_what_a_member_has_forgotten_has_no_examples_either():
 
 
 def test_what_is_taken_over_too_late_to_be_given_on_counts_as_lost(coordinator, monkeypatch):
-    model, optimizer, local = make(members(coordinator))
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    train(model, optimizer, drawing)
-    local.step()
-    rounds, member = local._rounds, local._rounds._session.member
+    one = Trainee(members(coordinator))
+    one.step()
+    local, rounds, member = one.local, one.local._rounds, one.local._rounds._session.member
     update = torch.full_like(rounds._fragments[0].pending, 2.0)
 
-    def give(data: Any, now: float) -> None:
+    def give(data: Any) -> None:
         late = joined(to_bytes([update.bfloat16()]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))
-        steps = iter([TakeOver(late), Given()])
+        steps, member.is_given = iter([TakeOver(late)]), True
         monkeypatch.setattr(rounds._session, "next", lambda: next(steps, None))
 
     monkeypatch.setattr(member, "give", give)
@@ -561,18 +538,16 @@ def test_what_is_taken_over_too_late_to_be_given_on_counts_as_lost(coordinator, 
 
 
 def test_a_member_with_a_shard_gives_on_what_it_took_over(coordinator, monkeypatch):
-    model, optimizer, local = make(members(coordinator))
-    local.lease()
-    train(model, optimizer, torch.Generator().manual_seed(1))
-    local.step()
-    rounds, member, given = local._rounds, local._rounds._session.member, []
+    one = Trainee(members(coordinator))
+    one.local.lease()
+    one.step()
+    local, rounds, member, given = one.local, one.local._rounds, one.local._rounds._session.member, []
     update = torch.full_like(rounds._fragments[0].pending, 2.0).bfloat16()
     rounds._do(TakeOver(joined(to_bytes([update]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))))
 
-    def give(data: Any, now: float) -> None:
+    def give(data: Any) -> None:
         given.append(split(data, "it")[0])
-        steps = iter([Given()])
-        monkeypatch.setattr(rounds._session, "next", lambda: next(steps, None))
+        member.is_given = True
 
     monkeypatch.setattr(member, "give", give)
     assert local.leave()
@@ -622,12 +597,9 @@ def test_a_fixed_group_takes_the_states_of_members_in_any_order(coordinator, ord
 
 
 def test_a_state_that_is_saved_when_no_coordinator_answers_has_the_offer_and_later_steps(coordinator):
-    model, optimizer, local = make(members(coordinator, min_members=2), delay_steps=2)
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(4):
-        train(model, optimizer, drawing)
-        local.step()
+    one = Trainee(members(coordinator, min_members=2), delay_steps=2)
+    one.step(4)
+    local = one.local
     fragment = local._rounds._fragments[0]
     sent, at_sending = local._rounds._offer[1], fragment.part.at_sending
     after = torch.cat([old - new for old, new in zip(at_sending, fragment._weights(), strict=True)])
@@ -646,15 +618,10 @@ def test_a_member_goes_on_after_an_outage_in_which_it_was_told_that_nobody_answe
     def refuse(_: float) -> None:
         raise MemberRefused("the coordinator has not answered")
 
-    model, optimizer, local = make(
-        members(coordinator), **({"delay_steps": delay_steps} if delay_steps else {})
-    )
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(2):
-        train(model, optimizer, drawing)
-        local.step()
-    train(model, optimizer, drawing)
+    one = Trainee(members(coordinator), delay_steps=delay_steps)
+    one.step(2)
+    one.learn()
+    local = one.local
     with monkeypatch.context() as outage:
         outage.setattr(local._rounds._session, "next", lambda: None)
         outage.setattr(local._rounds._session, "wait", refuse)
@@ -667,20 +634,15 @@ def test_a_member_goes_on_after_an_outage_in_which_it_was_told_that_nobody_answe
             with pytest.raises(MemberRefused):
                 local.join()
     local.join()
-    for _ in range(6):
-        train(model, optimizer, drawing)
-        local.step()
+    one.step(6)
     local.finish()
     assert (local.membership.rounds, local.membership.missed, local.membership.dropped) == (3, 0, 0)
 
 
 def test_the_last_one_of_too_few_is_told_and_keeps_its_last_update(coordinator):
-    model, optimizer, local = make(
-        members(coordinator, min_members=2, silent_after=2, wait=3, leave_within=0.1)
-    )
-    local.join()
-    train(model, optimizer, torch.Generator().manual_seed(1))
-    local.step()
+    one = Trainee(members(coordinator, min_members=2, silent_after=2, wait=3, leave_within=0.1))
+    one.step()
+    local = one.local
     with pytest.raises(MemberRefused, match="waited for 3 s: 1 members, a round needs 2"):
         local.finish()
     assert not local.leave()
@@ -690,23 +652,20 @@ def test_the_last_one_of_too_few_is_told_and_keeps_its_last_update(coordinator):
 def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(tmp_path):
     server = CoordinatorServer("0", KEY, TableFile(tmp_path / "run.db"))
     server.start()
-    trained = [make(members(server.address, min_members=2)) for _ in range(2)]
-    first, second = (local for _, _, local in trained)
-    drawing = torch.Generator().manual_seed(1)
+    trained = [Trainee(members(server.address, min_members=2), joins=False) for _ in range(2)]
+    first, second = (one.local for one in trained)
     first.join()
-    train(*trained[0][:2], drawing)
-    first.step()
+    trained[0].step()
     with ThreadPoolExecutor(1) as pool:
         ends = pool.submit(first.finish)
         session = first._rounds._session
         while not session.member.waits:
             sleep(0.01)
-        server._spread(server._coordinator.close(session._process, monotonic()))
+        server._coordinator.close(session._process, monotonic())
         while first.membership.joins < 2:
             sleep(0.01)
         second.join()
-        train(*trained[1][:2], drawing)
-        second.step()
+        trained[1].step()
         second.finish()
         ends.result()
     server.close()
@@ -728,17 +687,13 @@ def test_a_machine_whose_way_to_the_coordinator_comes_up_late_listens_where_othe
 
 
 def test_weights_that_are_not_finite_reach_nobody(coordinator):
-    model, optimizer, local = make(members(coordinator))
-    local.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(2):
-        train(model, optimizer, drawing)
-        local.step()
+    one = Trainee(members(coordinator))
+    one.step(2)
     with torch.no_grad():
-        model[0].weight[0, 0] = float("nan")
+        one.model[0].weight[0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match=r"'0\.weight' holds NaN"):
-        local.step()
-    local.leave()
+        one.local.step()
+    one.local.leave()
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,13 @@ def test_a_notice_gives_the_residual_to_one_other():
 
 def test_members_that_leave_at_once_give_to_one_that_stays():
     world = undisturbed([1.0, 1.1, 1.2])
-    first, second, third = world.processes.values()
-    for process in (first, second):
+    leaving = list(world.processes.values())[:2]
+    for process in leaving:
         process.leaving_at = world.now
     world.run(30)
-    assert (first.ledger.kept, second.ledger.kept) == (0, 0)
-    assert third.ledger.taken_over == first.ledger.given + second.ledger.given
+    assert [process.ledger.kept for process in leaving] == [0, 0]
+    given = sum(process.ledger.given for process in leaving)
+    assert 0 < given == sum(process.ledger.taken_over for process in world.processes.values())
     world.settle()
 
 
@@ -265,22 +266,21 @@ def test_a_residual_that_was_sent_since_the_checkpoint_is_dropped():
     world.settle()
 
 
-@pytest.mark.parametrize(("counts", "returned"), [(True, []), (False, [7])])
-def test_a_shard_of_a_recalled_round_stays_with_its_process_if_that_keeps_what_it_learned(counts, returned):
+@pytest.mark.parametrize(("counts", "holder"), [(True, 4), (False, 0)])
+def test_a_shard_of_a_recalled_round_stays_with_its_process_if_that_keeps_what_it_learned(counts, holder):
     member = Occupant(slot=0, process="a", endpoint="", residual_counts=counts, since=8)
     table = Table(
         run="r", last=9, members={4: member}, shards=8,
         decisions={9: Decision(round=9, ballot=0, offers={0: (1, 3)})},
-        records={1: Record(process="a", taken=3), 4: Record(process="a", taken=3)},
+        records={i: Record(process="a", line=1, taken=3) for i in (1, 4)},
         leases={
             6: LeasedShard(incarnation=1, offer=2, round=8), 7: LeasedShard(incarnation=1, offer=3, round=9)
         },
     )  # fmt: skip
     table.void_from(9)
-    assert table.returned == returned
-    assert {shard: (lease.incarnation, lease.round) for shard, lease in table.leases.items()} == (
-        {6: (1, 8), 7: (4, 0)} if counts else {6: (1, 8)}
-    )
+    assert {shard: (lease.incarnation, lease.round) for shard, lease in table.leases.items()} == {
+        6: (1, 8), 7: (holder, 0)
+    }  # fmt: skip
 
 
 def coordinator_of(table: Table) -> Coordinator:
@@ -293,7 +293,7 @@ def table_of(count: int, **fields: object) -> Table:
         i: Occupant(slot=i - 1, process=f"{i}", endpoint="", residual_counts=False, since=3, joining=False)
         for i in range(1, count + 1)
     }
-    records = {i: Record(process=f"{i}") for i in members}
+    records = {i: Record(process=f"{i}", line=i) for i in members}
     return Table(run="r", rules=RULES, incarnations=count, members=members, records=records, **fields)
 
 
@@ -301,16 +301,33 @@ def hello(name: str, **fields: object) -> Hello:
     return Hello(process=name, rules=RULES, **fields)
 
 
+def report(incarnation: int, **fields: object) -> Report:
+    return Report(**{"run": "r", "incarnation": incarnation, "epoch": 1, "version": 1, "number": 1} | fields)
+
+
+def peer_of(incarnation: int, **fields: object) -> Peer:
+    fields = {"slot": 0, "endpoint": "", "joining": False, "applied": 0, "taken": 0, "held": ()} | fields
+    return Peer(incarnation=incarnation, **fields)
+
+
+def view_of(*peers: Peer, **fields: object) -> View:
+    return View(**{
+        "run": "r", "epoch": 1, "nonce": "n", "version": 1, "incarnation": 1, "peers": peers, "last": 0,
+        "ballot": 0, "decisions": (), "recalls": (),
+    } | fields)  # fmt: skip
+
+
 def answer(coordinator: Coordinator, name: str, message: Hello | Report) -> View | Rejection:
-    return dict(coordinator.handle(name, message, 0.0).messages)[name]
+    coordinator.messages.clear()
+    coordinator.handle(name, message, 0.0)
+    return dict(coordinator.messages)[name]
 
 
 def test_an_old_table_is_refused():
     coordinator = coordinator_of(Table(run="r", epoch=4))
     view = answer(coordinator, "a", hello("a"))
-    report = Report(run="r", incarnation=view.incarnation, epoch=9, version=0, number=0)
     with pytest.raises(OldTable, match="epoch 9 of this run, the table here is of 5"):
-        coordinator.handle("a", report, 0.0)
+        coordinator.handle("a", report(view.incarnation, epoch=9), 0.0)
     coordinator = coordinator_of(Table(run="r", rules=RULES, epoch=4, last=7, known=7, beginner=1))
     rejection = answer(coordinator, "b", hello("b", run="r", state=StateId(round=8, ballot=0)))
     assert rejection.final
@@ -345,21 +362,19 @@ def test_a_refused_checkpoint_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("told", "refused"), [("xyy", {"a"}), ("yxy", {"b"}), ("yyx", {"c"}), ("xy", {"b"}), ("yyyy", set())]
+    ("digests", "refused"), [("xyy", {"a"}), ("yxy", {"b"}), ("yyx", {"c"}), ("xy", {"b"}), ("yyyy", set())]
 )
-def test_the_member_is_refused_whose_bits_others_do_not_have(told, refused):
+def test_the_member_is_refused_whose_bits_others_do_not_have(digests, refused):
     coordinator, state = coordinator_of(Table(run="r")), StateId(round=16, ballot=0)
-    names = "abcd"[: len(told)]
+    names = "abcd"[: len(digests)]
     joined = {name: answer(coordinator, name, hello(name, state=state)).incarnation for name in names}
-    finals = set()
     for number in (1, 2):
-        for name, digest in zip(names, told, strict=True):
-            report = Report(
-                run="r", incarnation=joined[name], number=number, epoch=coordinator.table.epoch, version=0,
-                applied=StateId(round=16, ballot=0, digest=digest), asks=True,
-            )  # fmt: skip
-            replies = coordinator.handle(name, report, 0.0).messages
-            finals |= {to for to, reply in replies if isinstance(reply, Rejection) and reply.final}
+        for name, digest in zip(names, digests, strict=True):
+            applied, epoch = StateId(round=16, ballot=0, digest=digest), coordinator.table.epoch
+            told = report(joined[name], number=number, epoch=epoch, applied=applied, asks=True)
+            coordinator.handle(name, told, 0.0)
+    replies = coordinator.messages
+    finals = {to for to, reply in replies if isinstance(reply, Rejection) and reply.final}
     assert finals == refused
     assert {member.process for member in coordinator.table.members.values()} == set(names) - refused
 
@@ -368,34 +383,16 @@ def test_while_one_of_a_lower_slot_joins_another_is_the_lowest():
     member = Member(hello("a"), 0.0)
     assert not member.is_lowest
     for version, (joining, is_lowest) in enumerate([(True, True), (False, False)]):
-        peers = [
-            Peer(slot=slot, incarnation=number, endpoint="", joining=joins, applied=0, taken=0, held=())
-            for slot, number, joins in ((0, 2, joining), (1, 1, False))
-        ]
-        member.receive(0, View(
-            run="r", epoch=1, nonce="n", version=version, incarnation=1, last=0, ballot=0, decisions=(),
-            recalls=(), peers=tuple(peers),
-        ), 0.0)  # fmt: skip
+        peers = peer_of(2, joining=joining), peer_of(1, slot=1)
+        member.receive(COORDINATOR, view_of(*peers, version=version), 0.0)
         assert member.is_lowest == is_lowest
-
-
-def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once():
-    coordinator = coordinator_of(Table(run="r"))
-    state = StateId(round=6, ballot=0)
-    for name, origin, counts in (("a", "rank 0", True), ("b", "rank 1", True), ("c", "rank 0", False)):
-        view = answer(coordinator, name, hello(name, state=state, origin=origin))
-        assert (view.last, view.residual_counts) == (6, counts)
 
 
 @pytest.mark.parametrize(("taken", "counts"), [(0, True), (1, False)])
 def test_a_residual_whose_heir_was_gone_before_it_sent_anything_counts_for_the_next_one(taken, counts):
     coordinator = coordinator_of(Table(run="r"))
-    for name, previous, expected in (
-        ("a", 0, False),
-        ("b", 1, True),
-        ("c", 1, counts),
-        ("b2", 2, not counts),
-    ):
+    cases = [("a", 0, False), ("b", 1, True), ("c", 1, counts), ("b2", 2, not counts)]
+    for name, previous, expected in cases:
         view = answer(coordinator, name, hello(name, previous=previous, offered=1))
         assert view.residual_counts == expected, name
         coordinator.close(name, 0.0)
@@ -421,24 +418,25 @@ def test_offers_are_kept_for_one_that_joins_and_some_for_one_that_hangs(joining,
     coordinator = coordinator_of(table_of(2, last=100, known=100, decisions=decisions))
     coordinator.table.members[2].joining = joining
     for i, last in ((1, 100), (2, 3)):
-        state = StateId(round=last, ballot=0)
-        view = answer(
-            coordinator,
-            f"{i}",
-            Report(run="r", incarnation=i, epoch=1, version=1, number=1, applied=state, asks=True),
-        )
+        told = report(i, applied=StateId(round=last, ballot=0), asks=True)
+        view = answer(coordinator, f"{i}", told)
     assert view.floor == floor
 
 
-def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_until_it_is_sent():
+def test_what_a_worker_of_a_fixed_group_had_not_sent_counts_once_and_until_it_is_sent():
     coordinator = coordinator_of(Table(run="r"))
     state = StateId(round=6, ballot=0)
-    for name, counts in (("a", True), ("b", True), ("c", False)):
-        view = answer(coordinator, name, hello(name, state=state, origin="rank 0"))
-        assert view.residual_counts == counts, name
-        if name == "b":
+    for name, origin, counts in (
+        ("a", "rank 0", True), ("other", "rank 1", True), ("while a has it", "rank 0", False),
+        ("after a", "rank 0", True), ("after that was sent", "rank 0", False),
+    ):  # fmt: skip
+        if name.startswith("after"):
+            coordinator.close("a", 0.0)
+        view = answer(coordinator, name, hello(name, state=state, origin=origin))
+        assert (view.last, view.residual_counts) == (6, counts), name
+        if name == "after a":
             coordinator.table.records[view.incarnation].taken = 1
-        coordinator.close(name, 0.0)
+            coordinator.close(name, 0.0)
 
 
 def test_an_offer_of_a_member_of_long_ago_is_recalled():
@@ -456,15 +454,9 @@ def test_an_offer_of_a_member_of_long_ago_is_recalled():
 
 def entered(member: Member, incarnation: int, **fields: object) -> None:
     """Lets it receive that it is a member, at the second of that number."""
-    peer = Peer(
-        slot=0, incarnation=incarnation, endpoint="", joining=fields.pop("joining", False), leaving=False,
-        applied=0, taken=0, held=(),
-    )  # fmt: skip
-    view = View(
-        run="r", epoch=1, nonce="n", version=incarnation, incarnation=incarnation, peers=(peer,), last=0,
-        **{"ballot": 0, "decisions": (), "recalls": (), "residual_counts": False, "begins": True} | fields,
-    )  # fmt: skip
-    member.receive(COORDINATOR, view, float(incarnation))
+    peer = peer_of(incarnation, joining=fields.pop("joining", False))
+    fields = {"version": incarnation, "incarnation": incarnation, "begins": True} | fields
+    member.receive(COORDINATOR, view_of(peer, **fields), float(incarnation))
 
 
 def test_a_member_says_that_its_coordinator_does_not_answer():
@@ -484,18 +476,18 @@ def test_what_a_member_did_before_it_knew_that_it_has_joined_again_belongs_to_th
     entered(member, 1)
     assert isinstance(member.next(), Join)
     assert isinstance(member.next(), Begin)
-    member.train()
+    member.trains = True
     member.receive(COORDINATOR, Rejection(incarnation=1, final=False, reason="silent"), 1.5)
     entered(member, 2)
-    member.train()  # it was just copying the agreed weights
-    member.hand_in(OFFER.payload, 2.0)
-    member.give(OFFER.payload, 2.0)
+    member.trains = True  # it was just copying the agreed weights
+    member.hand_in(OFFER.payload)
+    member.give(OFFER.payload)
     assert all(incarnation == 1 for incarnation, _ in member._items)
-    member.train()
+    member.trains = True
     assert isinstance(member.next(), Join)
     assert member.next() == Withdrawn(counts=False)
-    assert not member._trains
-    member.lose_state()
+    assert not member.trains
+    member.applied = None
     assert member.hello.state is None
 
 
@@ -576,8 +568,7 @@ def test_what_lies_in_the_queue_of_a_coordinator_that_was_stopped_is_read_before
     answer(coordinator, "b", hello("b"))
     answer(coordinator, "c", hello("c"))
     if event == "report":
-        report = Report(run="r", incarnation=first.incarnation, epoch=1, version=0, number=0)
-        coordinator.handle("a", report, 1000.0)
+        coordinator.handle("a", report(first.incarnation), 1000.0)
     else:
         coordinator.close("c", 1000.0)
     assert {"a", "b"} <= {member.process for member in coordinator.table.members.values()}
@@ -585,8 +576,7 @@ def test_what_lies_in_the_queue_of_a_coordinator_that_was_stopped_is_read_before
 
 def test_a_coordinator_that_waits_for_many_names_some():
     coordinator = coordinator_of(table_of(128))
-    report = Report(run="r", incarnation=1, epoch=1, version=1, number=1, held=((1, 1),), asks=True)
-    view = answer(coordinator, "1", report)
+    view = answer(coordinator, "1", report(1, held=((1, 1),), asks=True))
     assert view.waiting.startswith("round 1 waits for slots 1, 2, 3,")
     assert from_bytes(to_bytes(view), "the coordinator") == view
 
@@ -606,12 +596,7 @@ def test_a_message_comes_back_as_it_was_and_its_bytes_stay():
 
 def test_a_view_of_many_members_comes_back():
     held = tuple((1000 + member, 1000 + number) for member in range(256) for number in range(2))
-    peer = Peer(slot=0, incarnation=1, endpoint="e" * 20, joining=False, applied=0, taken=0, held=held)
-    peers = tuple(peer.model_copy(update={"slot": slot}) for slot in range(256))
-    view = View(
-        run="r", epoch=1, nonce="n", version=1, incarnation=1, last=1, ballot=0, decisions=(), recalls=(),
-        peers=peers,
-    )  # fmt: skip
+    view = view_of(*(peer_of(1, slot=slot, endpoint="e" * 20, held=held) for slot in range(256)))
     assert from_bytes(to_bytes(view), "a") == view
 
 
@@ -632,11 +617,9 @@ def test_other_bytes_are_refused(data):
 @pytest.mark.parametrize(
     "message",
     [
-        Report.model_construct(kind="report", run="r", incarnation=-1, epoch=0, version=0, number=0),
-        Report.model_construct(kind="report", run="r" * 600, incarnation=1, epoch=0, version=0, number=0),
-        Report.model_construct(
-            kind="report", run="r", incarnation=1, epoch=0, version=0, number=0, held=((1, -1),)
-        ),
+        report(1).model_copy(update={"incarnation": -1}),
+        report(1).model_copy(update={"run": "r" * 600}),
+        report(1).model_copy(update={"held": ((1, -1),)}),
         Recall(round=1, ballot=1),
     ],
 )

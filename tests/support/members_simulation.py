@@ -27,7 +27,7 @@ from taugrad.compressors.exchange.members.messages import (
     to_bytes,
 )
 
-RULES = Rules(max_members=8, silent_after_s=4.0, least_s=0.1, most_s=8.0)
+RULES = Rules(silent_after=4.0, round_within=8.0)
 TICK_S = 0.2
 QUANTUM = 4
 """An offer has whole multiples of it; what is left is the residual."""
@@ -112,7 +112,7 @@ class Process:
     ) -> None:
         self.world, self.name, self.step_s = world, name, step_s
         self.alive, self.suspended_until, self.leaving_at = True, 0.0, float("inf")
-        self.gave = self.finished = False
+        self.gave = False
         self.ledger, self.checkpoint = Ledger(agreed=world.random.randrange(1000)), checkpoint
         hello = Hello(process=name, rules=world.rules)
         if checkpoint is not None:
@@ -156,13 +156,21 @@ class Process:
         self.world.send_all(self, self.member.receive(sender, message, self.world.now))
 
     def tick(self) -> None:
+        self.go_on()
+        if self.alive:
+            self.world.send_all(self, self.member.tick(self.world.now))
+
+    def go_on(self) -> None:
         world, ledger = self.world, self.ledger
-        world.send_all(self, self.member.tick(world.now))
         while self.alive and (step := self.member.next()) is not None:
             self.do(step)
             ledger.check()
         if not self.alive:
             return
+        for shard in self.member.shards - ledger.shards if self.checkpoint is None else ():
+            amount = world.random.randrange(1, 50)
+            ledger.learned, ledger.pending = ledger.learned + amount, ledger.pending + amount
+            ledger.shards.add(shard)
         self.member.require_progress(world.now)
         if self.member.applied is None or self.member.incarnation == 0 or self.member.waits:
             return
@@ -172,15 +180,15 @@ class Process:
             self.hand_in()
             self.trained_at = world.now + self.step_s
         elif world.now >= self.trained_at - self.step_s / 2 and not (ledger.shards or self.member.asks_shard):
-            world.send_all(self, self.member.lease(world.now))
+            self.member.lease()
         elif world.trains and self.is_active:
-            self.member.train()
+            self.member.trains = True
 
     def hand_in(self) -> None:
         self.ledger.key = self.member.incarnation, self.member.offered + 1
         assert self.member.shards == self.ledger.shards
         self.world.shards[self.ledger.key] = set(self.ledger.shards)
-        self.world.send_all(self, self.member.hand_in(self.ledger.offer(), self.world.now))
+        self.member.hand_in(self.ledger.offer())
 
     def leave(self) -> None:
         """Hands in, gives away the residual, and ends; or ends when its time is over."""
@@ -189,9 +197,12 @@ class Process:
             self.gave = True
             self.ledger.lost, self.ledger.pending = self.ledger.lost + self.ledger.pending, 0
             residual = np.array([self.ledger.residual], np.int64).view(np.uint8)
-            world.send_all(self, self.member.give(residual, world.now))
-        elif world.now > self.leaving_at + 10 or self.finished:
-            world.send_all(self, self.member.finish(world.now))
+            self.member.give(residual)
+        elif world.now > self.leaving_at + 10 or self.member.is_given:
+            if self.member.is_given:
+                self.ledger.given, self.ledger.residual = self.ledger.residual, 0
+            self.member.finish()
+            world.send_all(self, self.member.tick(world.now))
             world.kill(self)
 
     def do(self, step: member.Step) -> None:  # noqa: PLR0912
@@ -233,16 +244,10 @@ class Process:
                     ledger.accept(world.round_of(ledger.key, step.state.round))
                 world.note_state(step.state, ledger)
             case member.TakeSnapshot():
-                world.send_all(self, self.member.provide(ledger.state(world.random.randrange(1 << 40))))
+                self.member.provide(ledger.state(world.random.randrange(1 << 40)))
             case member.TakeOver():
                 amount = int(step.data.view(np.int64)[0])
                 ledger.taken_over, ledger.residual = ledger.taken_over + amount, ledger.residual + amount
-            case member.Leased():
-                amount = world.random.randrange(1, 50)
-                ledger.learned, ledger.pending = ledger.learned + amount, ledger.pending + amount
-                ledger.shards.add(step.shard)
-            case member.Given():
-                ledger.given, ledger.residual, self.finished = ledger.residual, 0, True
 
     def save(self) -> Checkpoint | None:
         applied, view = self.member.applied, self.member.view
@@ -271,7 +276,6 @@ class World:
         self.trains = True
         self.disk = Table(run="r").model_dump_json()
         self.disk_full = False
-        self.held_back: list[tuple[str, object]] = []
         self.coordinator: Coordinator | None = None
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
         self.decided: dict[int, decisions.Decision] = {}
@@ -305,27 +309,25 @@ class World:
     def start_coordinator(self, *, accept_older: bool = False) -> None:
         table = Table.model_validate_json(self.disk)
         self.coordinator = Coordinator(table, f"{self._count}", self.now, accept_older=accept_older)
-        self.held_back = []
-        self.spread(self.coordinator.tick(self.now))
-        self.at(TICK_S, lambda c=self.coordinator: self._tick(c))
+        self._tick(self.coordinator)
 
     def stop_coordinator(self) -> None:
         self.coordinator = None
 
     def _tick(self, coordinator: Coordinator) -> None:
         if coordinator is self.coordinator:
-            self.spread(coordinator.tick(self.now))
+            coordinator.tick(self.now)
+            self.spread()
             self.at(TICK_S, lambda: self._tick(coordinator))
 
-    def spread(self, outcome: decisions.Outcome) -> None:
+    def spread(self) -> None:
         """Writes the table, then sends; while the disk is full, nothing is sent."""
-        table = self.coordinator.table
-        self._check_decisions(table)
+        coordinator = self.coordinator
+        self._check_decisions(coordinator.table)
         if self.disk_full:
-            self.held_back += outcome.messages
             return
-        self.disk = table.model_dump_json()
-        messages, self.held_back = [*self.held_back, *outcome.messages], []
+        self.disk = coordinator.table.model_dump_json()
+        messages, coordinator.messages = coordinator.messages, []
         for process, message in messages:
             self.transmit("coordinator", process, COORDINATOR, to_bytes(message))
 
@@ -395,7 +397,8 @@ class World:
         if to == "coordinator":
             if self.coordinator is not None:
                 message = from_bytes(data, source)
-                self.spread(self.coordinator.handle(source, message, self.now))
+                self.coordinator.handle(source, message, self.now)
+                self.spread()
             return
         process = self.processes[to]
         if process.alive and process.suspended_until > self.now:
@@ -426,15 +429,15 @@ class World:
     def kill(self, process: Process, again_after: float | None = None) -> None:
         """Ends a process at once; perhaps it is started again from its last checkpoint."""
         process.alive = False
-        name = process.name
-        if (
-            self.coordinator is not None and self.random.random() < 0.5
-        ):  # its connection closes, or it is silent
-            coordinator = self.coordinator
-            self.at(
-                0.1,
-                lambda: coordinator is self.coordinator and self.spread(coordinator.close(name, self.now)),
-            )
+        coordinator, name = self.coordinator, process.name
+        if coordinator is not None and self.random.random() < 0.5:  # else it is silent
+
+            def close() -> None:
+                if coordinator is self.coordinator:
+                    coordinator.close(name, self.now)
+                    self.spread()
+
+            self.at(0.1, close)
         if again_after is not None:
             saved = self.checkpoints.get(name)
             self.at(again_after, lambda: self.start(process.step_s, deepcopy(saved)))
@@ -475,7 +478,7 @@ class World:
         self.trains = False
         for process in self.living:
             process.trained_at = float("inf")  # nobody trains: all come to the same round
-            process.member._trains = False
+            process.member.trains = False
         self.run(40)
         self.check()
 
@@ -513,9 +516,8 @@ class World:
         table = self.coordinator.table
         agreed = [shard for key in taken for shard in self.shards[key]]
         held = [shard for shard, lease in table.leases.items() if not lease.round]
-        everywhere = [*agreed, *table.returned, *held]
-        assert sorted(everywhere) == list(range(table.shards)), (agreed, table)
-        assert all(table.leases[shard].incarnation in table.members for shard in held)
+        assert sorted([*agreed, *held]) == list(range(table.shards)), (agreed, table)
+        assert all(table.is_returned(i) or table.leases[i].incarnation in table.members for i in held)
 
     def start_of_agreed(self) -> int:
         """The weights of the member with which the run began."""

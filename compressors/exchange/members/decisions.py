@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, inf
 from statistics import median
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,8 +27,11 @@ _REMEMBERED = 512
 """Former incarnations whose residual may still count."""
 _TRUSTED_ROUNDS = 8
 """A member that was late in none of so many rounds is waited for."""
-_LATE_FACTOR, _DUE_FACTOR = 1.05, 1.25
-"""Likewise `Rules.factor`, where a round waits only for members that were late; and if one of them is due."""
+_LEAST_S = 0.1
+"""For which the first that hands in waits for others, at least."""
+_FACTOR, _LATE_FACTOR, _DUE_FACTOR = 1.5, 1.05, 1.25
+"""A round waits for late members until this multiple of the usual time; where it waits only for members that
+were late; and if one of them is due."""
 _DUE = 1.1
 """A member is due if it is expected before this multiple of the usual time, and not overdue by that time."""
 _NAMED = 16
@@ -68,8 +70,9 @@ class Record(_Durable):
     """See `Hello`."""
     taken: int = 0
     """The number of the last offer of its process that a round has."""
-    heir: str = ""
-    """The process that continues from its residual after it has left; empty if none does."""
+    line: int
+    """The incarnation with which its residual began: the first of those that went on from it, each after the
+    one before had left."""
     adopted_by: int = 0
     """The incarnation that takes over its residual; 0: none does."""
     leases: int = 0
@@ -82,6 +85,7 @@ class LeasedShard(_Durable):
     """A shard of the examples that was given to a member."""
 
     incarnation: int
+    """0: nobody has it any more, the next one that asks will."""
     offer: int
     """The number of the offer that will have what is learned from it."""
     round: int = 0
@@ -116,20 +120,20 @@ class Table(_Durable):
     """The workers of a fixed group that have become members."""
     shards: int = 0
     """How many shards were given out: numbers from 0."""
-    returned: list[int] = []
-    """Those of them that nobody has and that are in no round."""
     leases: dict[int, LeasedShard] = {}
-    """By shard, of those that a member has, or one of the latest rounds."""
+    """By shard, of those that are in none but the latest rounds."""
 
     def lease(self, incarnation: int, offer: int, shard: int | None = None) -> int:
         """Gives a member a shard: a certain one, one that was returned, or the next."""
         if shard is None:
-            shard = self.returned[0] if self.returned else self.shards
-        if shard in self.returned:
-            self.returned.remove(shard)
+            shard = next((number for number in self.leases if self.is_returned(number)), self.shards)
         self.shards = max(self.shards, shard + 1)
         self.leases[shard] = LeasedShard(incarnation=incarnation, offer=offer)
         return shard
+
+    def is_returned(self, shard: int) -> bool:
+        """Whether a shard was given to a member that has left, and is in no round."""
+        return shard in self.leases and not self.leases[shard].incarnation
 
     def return_shards(self) -> None:
         """Takes back the shards of former members that are in no round.
@@ -137,14 +141,9 @@ class Table(_Durable):
         One that has come back, and whose residual counts, keeps them.
         """
         heirs = {member.process: i for i, member in self.members.items() if member.residual_counts}
-        for shard, lease in list(self.leases.items()):
-            if lease.round or lease.incarnation in self.members:
-                continue
-            if (heir := heirs.get(self.records[lease.incarnation].process)) is not None:
-                lease.incarnation = heir
-            else:
-                self.returned.append(shard)
-                del self.leases[shard]
+        for lease in self.leases.values():
+            if lease.incarnation and not lease.round and lease.incarnation not in self.members:
+                lease.incarnation = heirs.get(self.records[lease.incarnation].process, 0)
 
     def is_void(self, state: StateId) -> bool:
         """Whether a state has a decision that was recalled."""
@@ -168,12 +167,15 @@ class Table(_Durable):
         self.return_shards()
 
 
+_NOTHING_SAID = Report(run="", incarnation=0, number=0, epoch=0, version=0)
+
+
 @dataclass
 class _Status:
     """What a member said last, in this epoch."""
 
     at: float
-    report: Report | None = None
+    report: Report = _NOTHING_SAID
     left_out: int = 0
     continued_at: float | None = None
     """When a round took its latest offer; None if two members hold the next one, or nothing was taken yet:
@@ -186,29 +188,14 @@ class _Status:
         """When two members will hold its next offer, if it takes as long as the last time."""
         return inf if self.continued_at is None else self.continued_at + self.seconds
 
-    @property
-    def version(self) -> int:
-        return -1 if self.report is None else self.report.version
-
-    @property
-    def held(self) -> Collection[Key]:
-        return () if self.report is None else self.report.held
-
-
-class Outcome(NamedTuple):
-    """What an event leads to."""
-
-    writes: bool
-    """Whether the table has changed: it must be durable before any message is sent."""
-    messages: list[tuple[str, Message]]
-    """Processes, and what to send to them."""
-
 
 class Coordinator:
     """Decides who is a member, and which offers are in a round.
 
     Attributes:
         table: see `Table`.
+        is_dirty: whether the table has changed: it must be durable before any message is sent.
+        messages: processes, and what to send to them.
         left: by incarnation, why a former member left; of this epoch.
         waiting: see `View`.
     """
@@ -226,7 +213,8 @@ class Coordinator:
         self.left: dict[int, str] = {}
         self.waiting = ""
         table.epoch += 1
-        self._version, self._sent_version, self._left_version, self._dirty = 0, 0, 0, True
+        self.is_dirty, self.messages = True, list[tuple[str, Message]]()
+        self._version = self._sent_version = self._left_version = 1
         self._statuses = {incarnation: _Status(now) for incarnation in table.members}
         self._digests: dict[tuple[int, int], dict[int, str]] = {}
         """By round and ballot, what members told, present or former ones."""
@@ -243,9 +231,8 @@ class Coordinator:
 
     # Events.
 
-    def handle(self, process: str, message: Hello | Report, now: float) -> Outcome:
+    def handle(self, process: str, message: Hello | Report, now: float) -> None:
         """Handles what a process sent; raises OldTable."""
-        replies: list[tuple[str, Message]] = []
         if isinstance(message, Hello):
             incarnation, rejection = self._add_member(message, now)
             wants = True
@@ -253,23 +240,25 @@ class Coordinator:
             incarnation, rejection = message.incarnation, self._note(message, now)
             wants = message.asks or (message.epoch, message.version) < (self.table.epoch, self._version)
         if rejection is not None:
-            replies.append((process, rejection))
-        self._evaluate(now)
-        if incarnation in self.table.members and wants and self._sent_version == self._version:
-            replies.append((process, self.view(incarnation, now)))
-        return self._outcome(replies, now)
+            self.messages.append((process, rejection))
+        before = self._sent_version
+        self.tick(now)
+        if incarnation in self.table.members and wants and self._sent_version == before:
+            self.messages.append((process, self.view(incarnation, now)))
 
-    def close(self, process: str, now: float) -> Outcome:
+    def close(self, process: str, now: float) -> None:
         """Handles that a process's connection has closed."""
         for incarnation in [i for i, member in self.table.members.items() if member.process == process]:
             self._leave(incarnation, "its connection was closed")
-        self._evaluate(now)
-        return self._outcome([], now)
+        self.tick(now)
 
-    def tick(self, now: float) -> Outcome:
+    def tick(self, now: float) -> None:
         """Lets time pass; called a few times a second."""
-        self._evaluate(now)
-        return self._outcome([], now)
+        if self.table.rules is not None:
+            self._evaluate(self.table.rules, now)
+        if self._sent_version < self._version:
+            self.messages += [(one.process, self.view(i, now)) for i, one in self.table.members.items()]
+            self._sent_version = self._version
 
     # Who is a member.
 
@@ -311,7 +300,7 @@ class Coordinator:
             since=table.last if state is None or table.is_void(state) else state.round,
         )
         self._statuses[incarnation] = _Status(now)
-        for shard in set(table.returned).intersection(hello.shards) if counts else ():
+        for shard in filter(table.is_returned, hello.shards if counts else ()):
             table.lease(incarnation, hello.offered + 1, shard)
         log.info("slot %d, incarnation %d, joins from %s", free[0], incarnation, hello.endpoint)
         self._changed()
@@ -319,11 +308,8 @@ class Coordinator:
 
     def _inherit(self, hello: Hello, incarnation: int) -> bool:
         """Makes the record of a process that joins; returns whether the residual that it has counts."""
-        table, record, previous = (
-            self.table,
-            Record(process=hello.process, origin=hello.origin),
-            hello.previous,
-        )
+        table, previous = self.table, hello.previous
+        record = Record(process=hello.process, origin=hello.origin, line=incarnation)
         if not previous and hello.origin:  # another start from the state of that worker
             previous = next((i for i, one in table.records.items() if one.origin == hello.origin), 0)
         former, table.records[incarnation] = table.records.get(previous), record
@@ -332,34 +318,25 @@ class Coordinator:
             return True
         if former is None or previous in table.members:
             return False
-        if former.heir != hello.process and self._has_lapsed(former):
-            for one in table.records.values():
-                one.heir = hello.process if one.process == former.heir else one.heir
-            former.heir = ""
-        former.heir = former.heir or hello.process
         if former.process == hello.process:  # it was thought to be gone
             record.taken = former.taken
             for other in table.records.values():
                 if other.adopted_by == previous:
                     other.adopted_by = incarnation
-        counts = former.heir == hello.process and not former.adopted_by and former.taken <= hello.offered
-        return counts and all(
-            self._may_keep(shard, {hello.process, former.process}) for shard in hello.shards
+        line = {i: one for i, one in table.records.items() if one.line == former.line}
+        counts = former.taken <= hello.offered and not any(
+            i in table.members or one.adopted_by or (i > previous and one.taken > former.taken)
+            for i, one in line.items()
         )
-
-    def _has_lapsed(self, former: Record) -> bool:
-        """Whether the heir was gone before any round had an offer of it: what it inherited is unsent."""
-        heirs = [record for record in self.table.records.values() if record.process == former.heir]
-        if any(member.process == former.heir for member in self.table.members.values()):
-            return False
-        return bool(heirs) and not any(
-            one.taken > former.taken or one.adopted_by or one.heir not in ("", one.process) for one in heirs
-        )
+        counts &= all(self._may_keep(shard, {hello.process, former.process}) for shard in hello.shards)
+        if counts:
+            record.line = former.line
+        return counts
 
     def _may_keep(self, shard: int, processes: Collection[str]) -> bool:
         """Whether no other member has, or had, a shard that was given to one of these processes."""
         lease = self.table.leases.get(shard)
-        return shard in self.table.returned or (
+        return self.table.is_returned(shard) or (
             lease is not None and self.table.records[lease.incarnation].process in processes
         )
 
@@ -399,19 +376,19 @@ class Coordinator:
             reason = self.left.get(incarnation, "it has left before this coordinator was started")
             return Rejection(incarnation=incarnation, final=incarnation in self._odd, reason=reason)
         status = self._statuses[incarnation]
-        status.at, before = now, status.report
-        if report.epoch != table.epoch or (before is not None and report.number <= before.number):
+        status.at = now
+        if report.epoch != table.epoch or report.number <= status.report.number:
             return None
         status.report = report
         record = table.records[incarnation]
         if report.leases > record.leases:
             record.leases, record.shard = report.leases, table.lease(incarnation, report.offered + 1)
-            self._dirty = True
+            self.is_dirty = True
         if applied is None or table.is_void(applied):
             return None
         self._require_latest(report.run, 0, applied.round)
         if applied.round > table.known:
-            table.known, self._dirty = applied.round, True
+            table.known, self.is_dirty = applied.round, True
         for old in [old for old in self._digests if old[0] < applied.round - KEEP]:
             del self._digests[old]
         if applied.digest:
@@ -450,19 +427,16 @@ class Coordinator:
 
     # What follows from what is known.
 
-    def _evaluate(self, now: float) -> None:
-        rules = self.table.rules
-        if rules is None:
-            return
-        if now - self._evaluated_at > rules.silent_after_s / 2:
+    def _evaluate(self, rules: Rules, now: float) -> None:
+        if now - self._evaluated_at > rules.silent_after / 2:
             for status in self._statuses.values():  # this process was stopped: silence says nothing
                 status.at = now
         self._evaluated_at = now
         for incarnation, status in list(self._statuses.items()):
-            if status.report is not None and status.report.finished:
+            if status.report.finished:
                 self._leave(incarnation, "it has finished")
-            elif now - status.at > rules.silent_after_s:
-                self._leave(incarnation, f"it has been silent for {rules.silent_after_s:g} s")
+            elif now - status.at > rules.silent_after:
+                self._leave(incarnation, f"it has been silent for {rules.silent_after:g} s")
         self._grant_adoptions()
         self._activate()
         self._recall()
@@ -470,7 +444,7 @@ class Coordinator:
 
     def _grant_adoptions(self) -> None:
         for incarnation, status in self._statuses.items():
-            for leaver, number in status.held:
+            for leaver, number in status.report.held:
                 if number or self._is_leaving(incarnation) or not self._is_leaving(leaver):
                     continue
                 if not self.table.records[leaver].adopted_by:
@@ -478,19 +452,17 @@ class Coordinator:
                     self._changed()
 
     def _is_leaving(self, incarnation: int) -> bool:
-        status = self._statuses.get(incarnation)
-        return status is not None and status.report is not None and status.report.leaving
+        return incarnation in self._statuses and self._statuses[incarnation].report.leaving
 
     def _applied(self, incarnation: int) -> int:
         """The last round in a member's state; -1: it has none that counts."""
-        report = self._statuses[incarnation].report
-        state = None if report is None else report.applied
+        state = self._statuses[incarnation].report.applied
         return -1 if state is None or self.table.is_void(state) else state.round
 
     @property
     def _all_know(self) -> bool:
         """Whether all members have said what they hold since the last one left."""
-        return all(status.version >= self._left_version for status in self._statuses.values())
+        return all(status.report.version >= self._left_version for status in self._statuses.values())
 
     @property
     def _active(self) -> list[int]:
@@ -518,7 +490,7 @@ class Coordinator:
         if not self._active or not self._all_know:
             return
         base = max(map(self._applied, self._statuses))
-        held = {key for status in self._statuses.values() for key in status.held}
+        held = {key for status in self._statuses.values() for key in status.report.held}
         for number in range(base + 1, self.table.last + 1) if base >= 0 else ():
             decision = self.table.decisions.get(number)
             if decision is None or not held.issuperset(decision.offers.values()):
@@ -539,10 +511,13 @@ class Coordinator:
         offers = {
             key[0]: key
             for status in self._statuses.values()
-            for key in sorted(status.held)
+            for key in sorted(status.report.held)
             if key[0] in active and key[1] > table.records[key[0]].taken
         }
-        held = {i: {of for of, key in offers.items() if key in h.held} for i, h in self._statuses.items()}
+        held = {
+            i: {of for of, key in offers.items() if key in status.report.held}
+            for i, status in self._statuses.items()
+        }
         live, offered = set(active), set(offers)
         if not offered:
             self.waiting = ""
@@ -562,24 +537,24 @@ class Coordinator:
         self.waiting = f"round {number} waits for slots {slots}" if awaited else ""
         if enough and (not awaited or now >= self._deadline(rules, awaited)):
             self._close_round(number, {i: offers[i] for i in best}, now)
-        elif now >= self._first_at + rules.most_s:
+        elif now >= self._first_at + rules.round_within:
             for incarnation in live - offered or {max(live)}:
-                self._leave(incarnation, f"round {number} has waited for it for {rules.most_s:g} s")
+                self._leave(incarnation, f"round {number} has waited for it for {rules.round_within:g} s")
 
     def _deadline(self, rules: Rules, awaited: Iterable[int]) -> float:
         assert self._first_at is not None
-        last = self._first_at + rules.most_s
+        last = self._first_at + rules.round_within
         if not self._seconds:
             return last
         usual = median(self._seconds)
         due = (self._statuses[i].expected_at - self._opened_at for i in awaited)
         if len(self._seconds) < _ENOUGH or any(map(self._is_trusted, awaited)):
-            factor = rules.factor
+            factor = _FACTOR
         elif any(-usual < seconds < _DUE * usual for seconds in due):
             factor = _DUE_FACTOR
         else:
             factor = _LATE_FACTOR
-        return min(last, max(self._opened_at + factor * usual, self._first_at + rules.least_s))
+        return min(last, max(self._opened_at + factor * usual, self._first_at + _LEAST_S))
 
     def _is_trusted(self, incarnation: int) -> bool:
         """Whether a member was in the latest rounds, since it is a member."""
@@ -617,14 +592,7 @@ class Coordinator:
 
     def _changed(self) -> None:
         """Called when the table has changed: all members get another view."""
-        self._version, self._dirty = self._version + 1, True
-
-    def _outcome(self, replies: list[tuple[str, Message]], now: float) -> Outcome:
-        if self._sent_version < self._version:
-            replies += [(member.process, self.view(i, now)) for i, member in self.table.members.items()]
-            self._sent_version = self._version
-        writes, self._dirty = self._dirty, False
-        return Outcome(writes, replies)
+        self._version, self.is_dirty = self._version + 1, True
 
     def view(self, incarnation: int, now: float) -> View:
         """What a member is told; 0: a person."""
@@ -644,10 +612,10 @@ class Coordinator:
                 leaving=self._is_leaving(i),
                 applied=applied[i],
                 taken=table.records[i].taken,
-                held=tuple(self._statuses[i].held),
+                held=self._statuses[i].report.held,
                 silent_s=now - self._statuses[i].at,
                 left_out=self._statuses[i].left_out,
-                sent_bytes=getattr(self._statuses[i].report, "sent_bytes", 0),
+                sent_bytes=self._statuses[i].report.sent_bytes,
             )
             for i, member in members.items()
         ]

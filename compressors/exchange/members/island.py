@@ -8,8 +8,7 @@ the end, are a mode of the platform (`platform/synchronization/islands.py`).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -17,13 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ...bucket.ledger import Step, Traffic
 from ...errors import CompressionError, CorruptMessage, MemberRefused, NonFiniteWeight, PeerLost, reaching
 from ..addresses import transport_of
-from ..local_rounds import Agreed
-from ..lockstep import Coroutine, run
-from ..tensors import broadcast, buffers_of, copy_into, load_buffers, local_tensor
-from .rounds import MemberRounds, Membership
+from ..tensors import broadcast, buffers_of
 
 T = TypeVar("T")
 
@@ -60,6 +55,7 @@ class Island:
     Attributes:
         rank: this process's; the leader's is 0.
         size: how many there are.
+        leads: whether this process is the leader, and acts in a call.
         stand_ins: of the parameters, in their order.
     """
 
@@ -87,11 +83,11 @@ class Island:
         self._device = transport_of(group, parameters[0].device)
         self._wholes: dict[int, tuple[Tensor, int]] = {}
         """By number of a parameter, what is gathered in this call, and autograd's count of changes before."""
-        self._leads, self._ending, self._next_pulse = False, b"", 0.0
+        self.leads, self._ending, self._next_pulse = False, b"", 0.0
 
     def whole(self, number: int) -> Tensor:
         """A parameter's values, gathered where they are not here yet; outside of a call, on no device."""
-        if not self._leads:
+        if not self.leads:
             parameter = self._parameters[number]
             return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
         if number not in self._wholes:
@@ -108,7 +104,7 @@ class Island:
             return self._follow() if self.rank else self._lead(action)
 
     def _lead(self, action: Callable[[], T]) -> T:
-        problem, result, self._leads = None, None, True
+        problem, result, self.leads = None, None, True
         try:
             result = action()
         except PeerLost:  # there is nobody to tell it
@@ -116,7 +112,7 @@ class Island:
         except Exception as error:
             problem = error
         finally:
-            self._leads = False
+            self.leads = False
         changed = [number for number, (whole, before) in self._wholes.items() if whole._version != before]
         for number in changed:
             self._tell(_SCATTER, number)
@@ -218,105 +214,3 @@ def require_place(saved: Sequence[int] | None, place: Sequence[int] | None) -> N
             f"the state of {theirs}, this is {ours}: an island goes on in as many processes as it had, each "
             "with its own state"
         )
-
-
-class IslandRounds:
-    """The rounds of an island's process; all its processes call the same methods together.
-
-    Attributes:
-        agreed: see `MemberRounds`; of the leader, and empty on the others.
-        membership: of the island.
-        traffic: of the leader, which sends and receives for all.
-        place: this process's rank and the number of processes, as states have it.
-        has_joined: whether it is too late to load a state.
-    """
-
-    _member: MemberRounds | None = None
-    """The leader's."""
-
-    def __init__(self, island: Island, make: Callable[[], MemberRounds], max_members: int) -> None:
-        """Takes charge of an island; `make` is called by the leader, where stand-ins have values."""
-        self._island, self.membership, self.place = island, Membership(), [island.rank, island.size]
-        self.traffic, self.agreed, self.has_joined = Traffic(max_members), Agreed([], {}, []), False
-
-        def begin() -> None:
-            self._member = make()
-
-        island.call(begin)
-        if self._member is not None:
-            self.traffic, self.agreed = self._member.traffic, self._member.agreed
-
-    def _call(self, action: Callable[[MemberRounds], Any]) -> Any:
-        def act() -> tuple[Any, dict[str, Any]]:
-            assert self._member is not None
-            return action(self._member), asdict(self._member.membership)
-
-        result, membership = self._island.call(act)
-        self.membership = Membership(**membership)
-        return result
-
-    def join(self) -> None:
-        """See `MemberRounds`, here and below."""
-        self.has_joined = True
-        self._call(MemberRounds.join)
-
-    def lease(self) -> int:
-        """All processes of the island get the same shard."""
-        self.has_joined = True
-        return int(self._call(MemberRounds.lease))
-
-    def leave(self) -> bool:
-        """The island leaves."""
-        return bool(self._call(MemberRounds.leave))
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the leader of the first member."""
-        return self._member is not None and self._member.is_first
-
-    def advance(self, step: Step, amount: float = 1, examples: float | None = None) -> Coroutine[bool]:
-        """The leader's numbers count."""
-        yield from ()
-        self.has_joined = True
-        return bool(self._call(lambda member: run(member.advance(step, amount, examples))))
-
-    def finish(self, step: Step, **options: bool) -> Coroutine[None]:
-        """The island leaves with the agreed weights of the latest round."""
-        yield from ()
-        self._call(lambda member: run(member.finish(step, **options)))
-
-    def load_agreed(self, model: nn.Module) -> None:
-        """Loads the agreed weights and buffers into the model."""
-
-        def load(member: MemberRounds) -> None:
-            weights, agreed = self._island.stand_ins, member.agreed
-            copy_into(map(local_tensor, weights[: len(agreed.weights)]), agreed.weights)
-            load_buffers(model, agreed.buffers)
-
-        self._call(load)
-
-    # States: the leader's has the member's, and that of each process its shards of the model.
-
-    def shared_state(self) -> dict[str, Any]:
-        """Nothing on the others."""
-        return {} if self._member is None else self._member.shared_state()
-
-    def worker_state(self) -> dict[str, Any]:
-        """On the others, whose it is and what became of the island."""
-        state: dict[str, Any] = {}
-        self._call(lambda member: state.update(member.worker_state()))
-        return {**state, "membership": asdict(self.membership), "island": self.place}
-
-    # Each process loads by itself. After a crash, one may have the state of an earlier step, or none: no
-    # harm, since all take the agreed weights when the island joins.
-
-    def load_shared(self, shared: Mapping[str, Any]) -> None:
-        """Restores what `shared_state` returned."""
-        if self._member is not None:
-            self._member.load_shared(shared)
-
-    def load_worker_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` returned, before it joins; raises ValueError."""
-        self.membership = Membership(**state["membership"])
-        if self._member is not None:
-            self._member.load_worker_state(state)

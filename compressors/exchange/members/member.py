@@ -20,8 +20,8 @@ COORDINATOR = 0
 """In place of an incarnation, the receiver of messages to the coordinator."""
 _WINDOW = 4
 """Chunks of a state that are under way at once."""
-_EARLY = 64
-"""Messages that are kept until a view has their sender."""
+_WANTS = 64
+"""Messages that are kept until they can be answered."""
 _ATTEMPTS = 4
 """After so many for one chunk, another member is asked for the whole state."""
 
@@ -79,17 +79,7 @@ class TakeOver(NamedTuple):
     data: Payload
 
 
-class Given(NamedTuple):
-    """Another member has this one's residual."""
-
-
-class Leased(NamedTuple):
-    """A shard that it has asked for: what is learned from it belongs to the next offer."""
-
-    shard: int
-
-
-Step = Join | Withdrawn | Begin | Apply | Restore | TakeSnapshot | TakeOver | Given | Leased
+Step = Join | Withdrawn | Begin | Apply | Restore | TakeSnapshot | TakeOver
 Sends = list[tuple[int, Message]]
 """Incarnations, or COORDINATOR, and what to send to them."""
 
@@ -133,10 +123,14 @@ class Member:
     Attributes:
         view: the newest of the coordinator's; None before the first.
         incarnation: of this process; 0 while it is no member.
-        applied: the agreed state that it has; None before it has one.
+        applied: the agreed state that it has; None before it has one, or where the training has lost it.
+        trains: whether its agreed state must not change; the training sets it, until it hands in or joins.
         offered: the number of its last offer.
-        shards: that it has leased, and that are in no round that it has applied.
+        shards: that it has leased, and that are in no round that it has applied: what is learned from them
+            belongs to the next offer.
+        shard: the last of them.
         asks_shard: whether it waits for one.
+        is_given: whether another member has its residual.
         sent_bytes: to other members, as the caller counts them.
     """
 
@@ -160,16 +154,16 @@ class Member:
         """
         self.view: View | None = None
         self.incarnation, self.applied, self.offered, self.sent_bytes = 0, hello.state, hello.offered, 0
-        self.shards, self.asks_shard, self._leases = set(hello.shards), False, 0
+        self.shards, self.shard, self.asks_shard, self._leases = set(hello.shards), 0, False, 0
+        self.trains = self.is_given = False
         self._hello, self._retry_s, self._wait_s, self._chunk_bytes = hello, retry_s, wait_s, chunk_bytes
-        self._pulse_s = hello.rules.silent_after_s / 4
-        self._mine: set[int] = set()
-        """Incarnations of this process."""
+        self._pulse_s = hello.rules.silent_after / 4
+        self._newest = 0
+        """The latest incarnation of this process."""
         self._joined = 0
         """The one that the training knows of: what it does belongs to it."""
         self._begun = 0
         """The one whose weights were everybody's first."""
-        self._history: deque[StateId] = deque([hello.state] if hello.state else [], 256)
         self._items: dict[Key, Payload] = {}
         """Offers, and residuals of members that leave."""
         self._handed_in: Key | None = None
@@ -183,14 +177,13 @@ class Member:
         """How many chunks of one state it had at most, as this incarnation."""
         self._snapshot: tuple[StateId, Payload] | None = None
         """The agreed state for others, with the digest of its bytes."""
-        self._early: deque[tuple[int, Want]] = deque(maxlen=_EARLY)
-        """What members that no view has yet ask for; and former ones, for a while."""
-        self._asked: dict[int, Want] = {}
-        """By incarnation, what waits for a newer snapshot."""
+        self._wants: deque[tuple[int, Want]] = deque(maxlen=_WANTS)
+        """What others ask for: of members that no view has yet, and of former ones, for a while, too."""
+        self._needs_snapshot = False
         self._join: Join | None = None
         self._counts = False
         """Whether its residual counted when it joined last."""
-        self._trains = self._leaving = self._finished = False
+        self._leaving = self._finished = False
         self._entered = 0
         """The last round that was decided when it became a member."""
         self._reported: Report | None = None
@@ -209,32 +202,26 @@ class Member:
             message: from it.
             now: see `__init__`.
         """
-        sends: Sends = []
         match message:
             case View() if sender == COORDINATOR:
                 self._follow(message, now)
-                early, self._early = self._early, deque(maxlen=_EARLY)
-                for who, want in early:
-                    sends += self.receive(who, want, now)
             case Rejection() if sender == COORDINATOR and message.incarnation == self.incarnation:
                 self._refused, self._is_final, self.incarnation = message.reason, message.final, 0
                 self._next_pulse = max(now, self._next_pulse) if message.incarnation == 0 else now
-            case Want() if sender in self._peers:
-                sends = self._serve(sender, message)
             case Want():
-                self._early.append((sender, message))
+                self._wants.append((sender, message))
             case Chunk() if sender in self._peers:
                 self._take(message, now)
             case _:
                 pass
-        return sends + self.tick(now)
+        return self.tick(now)
 
     def tick(self, now: float) -> Sends:
-        """Lets time pass; called a few times a second."""
+        """Lets time pass; called a few times a second, and after what the training does."""
         self._is_answered = now - self._answered_at <= 3 * self._pulse_s
         sends: Sends = []
         if self.view is not None and self.incarnation:
-            sends = [*self._share(self.view), *self._ask(self.view, now)]
+            sends = [*self._serve(), *self._share(), *self._ask(self.view, now)]
         return sends + self._report(now)
 
     def _report(self, now: float) -> Sends:
@@ -268,28 +255,18 @@ class Member:
 
     # What the training does.
 
-    def hand_in(self, payload: Payload, now: float) -> Sends:
+    def hand_in(self, payload: Payload) -> None:
         """Offers an update; the one before must be in a round."""
         if self._handed_in is not None:
             raise ValueError("handed in twice: the update before is in no round yet")
-        self.offered, self._trains = self.offered + 1, False
+        self.offered, self.trains = self.offered + 1, False
         self._handed_in = self._joined, self.offered
         self._items[self._handed_in] = payload
-        return self.tick(now)
 
-    def lease(self, now: float) -> Sends:
-        """Asks for a shard; the step `Leased` follows. What was handed in must be in a round."""
+    def lease(self) -> None:
+        """Asks for a shard. What was handed in must be in a round."""
         assert self._handed_in is None
         self.asks_shard = True
-        return self.tick(now)
-
-    def train(self) -> None:
-        """Tells that its agreed state must not change before it hands in, or joins again."""
-        self._trains = True
-
-    def stop_training(self) -> None:
-        """Tells that the agreed state may change."""
-        self._trains = False
 
     @property
     def hello(self) -> Hello:
@@ -321,8 +298,7 @@ class Member:
     @property
     def slots(self) -> list[int]:
         """Its own slot, and those of the others."""
-        mine = max(self._mine, default=0)
-        return [peer.slot for i, peer in sorted(self._peers.items(), key=lambda item: item[0] != mine)]
+        return [one.slot for i, one in sorted(self._peers.items(), key=lambda peer: peer[0] != self._newest)]
 
     @property
     def is_lowest(self) -> bool:
@@ -339,7 +315,7 @@ class Member:
         """The next step, which the training must do at once; None if there is nothing to do."""
         view, join = self.view, self._join
         if join is not None:
-            self._join, self._joined, self._trains = None, join.incarnation, False
+            self._join, self._joined, self.trains = None, join.incarnation, False
             return join
         if view is None or not self.incarnation:
             return None
@@ -347,23 +323,12 @@ class Member:
         if incarnation != self.incarnation and self._peers[self.incarnation].taken < number:
             self._handed_in = None
             return Withdrawn(self._counts)
-        step: Step | None = self._answered(view)
-        if step is None and not self._trains:
+        step: Step | None = None
+        if not self.trains:
             step = self._take_over(view) or self._restore(view) or self._apply(view)
-        if step is None and self._asked and self.applied is not None:
+        if step is None and self._needs_snapshot and self.applied is not None:
             return TakeSnapshot()
         return step
-
-    def _answered(self, view: View) -> Given | Leased | None:
-        """What the coordinator has answered."""
-        if self._leaving and self.incarnation in view.adopted:
-            self._leaving = False
-            return Given()
-        if self.asks_shard and view.leases > self._leases:
-            self.asks_shard, self._leases = False, view.leases
-            self.shards.add(view.shard)
-            return Leased(view.shard)
-        return None
 
     def _take_over(self, view: View) -> TakeOver | None:
         for leaver, heir in view.adopted.items():
@@ -386,32 +351,25 @@ class Member:
             self._handed_in, self.shards = None, set()
         return Apply(self._advance(decision.round, decision.ballot), payloads, included)
 
-    def lose_state(self) -> None:
-        """Tells that it has no agreed state any more."""
-        self.applied = None
-
     def confirm(self, digest: str) -> None:
         """Tells the digest of the agreed state that was applied last, to be compared with the others'."""
         assert self.applied is not None
         self.applied = self.applied.model_copy(update={"digest": digest})
 
-    def provide(self, data: Payload) -> Sends:
+    def provide(self, data: Payload) -> None:
         """The bytes of the agreed state, as TakeSnapshot asked for."""
         assert self.applied is not None
-        state = self.applied.model_copy(update={"digest": _digest(data)})
-        self._snapshot, asked, self._asked = (state, data), self._asked, {}
-        return [send for sender, want in asked.items() for send in self._serve(sender, want)]
+        self._snapshot = self.applied.model_copy(update={"digest": _digest(data)}), data
+        self._needs_snapshot = False
 
-    def give(self, residual: Payload, now: float) -> Sends:
-        """Offers the residual of this member, which leaves, to another one; the step `Given` follows."""
+    def give(self, residual: Payload) -> None:
+        """Offers the residual of this member, which leaves, to another one."""
         self._items[self._joined, 0] = residual
         self._leaving = True
-        return self.tick(now)
 
-    def finish(self, now: float) -> Sends:
+    def finish(self) -> None:
         """Ends the membership."""
-        self._finished, self._next_pulse = True, now
-        return self.tick(now)
+        self._finished = True
 
     def require_progress(self, now: float) -> None:
         """Raises MemberRefused where this process is refused, or has waited for too long."""
@@ -452,7 +410,6 @@ class Member:
     def _advance(self, number: int, ballot: int) -> StateId:
         """Counts a round as applied."""
         self.applied = StateId(round=number, ballot=ballot)
-        self._history.append(self.applied)
         return self.applied
 
     def _follow(self, view: View, now: float) -> None:
@@ -463,7 +420,7 @@ class Member:
                 return
             if view.run != before.run or (view.epoch == before.epoch and view.nonce != before.nonce):
                 return  # of another coordinator, such as one that was started from an old file
-        if view.incarnation != self.incarnation and view.incarnation in self._mine:
+        if view.incarnation != self.incarnation and view.incarnation <= self._newest:
             return  # a late one: that incarnation has left
         self.view, self._answered_at = view, now
         if view.incarnation != self.incarnation:
@@ -471,6 +428,11 @@ class Member:
             self._in_at = now
         if self.is_active:
             self._in_at = now
+        if self._leaving and self.incarnation in view.adopted:
+            self._leaving, self.is_given = False, True
+        if self.asks_shard and view.leases > self._leases:
+            self.asks_shard, self._leases, self.shard = False, view.leases, view.shard
+            self.shards.add(view.shard)
         self._items = {key: item for key, item in self._items.items() if self._may_need(view, key)}
         self._shared = {(key, to) for key, to in self._shared if key in self._items and to in self._peers}
         if self._snapshot is not None and self._snapshot[0].round + 1 < view.floor:
@@ -488,12 +450,10 @@ class Member:
 
     def _enter(self, view: View) -> None:
         """Begins a new incarnation."""
-        self.incarnation = view.incarnation
-        self._mine.add(view.incarnation)
+        self.incarnation = self._newest = view.incarnation
         self._hello = self._hello.model_copy(update={"previous": view.incarnation, "run": view.run})
-        void = [recall.round for recall in view.recalls for state in self._history if recall.voids(state)]
-        self._history = deque((state for state in self._history if not view.is_void(state)), 256)
-        if self.applied is not None and view.is_void(self.applied):
+        void = [one.round for one in view.recalls if self.applied is not None and one.voids(self.applied)]
+        if void:
             self.applied = None
         taken = self._peers[self.incarnation].taken
         self.offered = max(self.offered, taken)
@@ -503,8 +463,8 @@ class Member:
             void += [] if earlier.void_from is None else [earlier.void_from]
         if not self._counts:
             self.shards = set()
-        self._fetch, self._fetched, self._reported, self._asked, self._leases = None, 0, None, {}, 0
-        self._entered, self._trains, self._leaving = view.last, False, False
+        self._fetch, self._fetched, self._reported, self._leases = None, 0, None, 0
+        self._entered, self.trains, self._leaving = view.last, False, False
         slot = self._peers[self.incarnation].slot
         self._join = Join(slot, self.incarnation, self._counts, min(void, default=None))
 
@@ -514,7 +474,7 @@ class Member:
 
     # Items.
 
-    def _share(self, view: View) -> Iterator[tuple[int, Message]]:
+    def _share(self) -> Iterator[tuple[int, Message]]:
         """Sends its offer to all others, and its residual to one; each at once, and once."""
         shares = [(self._handed_in, peer.incarnation) for peer in self._others]
         if self._leaving:
@@ -563,7 +523,7 @@ class Member:
 
     def _patience(self, incarnation: int) -> float:
         """Seconds until what should come is asked for: of an offer, twice as long as the last one took."""
-        longest = self._hello.rules.most_s / 2
+        longest = self._hello.rules.round_within / 2
         return max(self._retry_s, min(2 * self._usual.get(incarnation, 0.0), longest))
 
     def _begins(self, view: View) -> bool:
@@ -574,7 +534,7 @@ class Member:
         """Whether messages do not lead from its own state to the latest."""
         if self.applied is None:
             return not self._begins(view)
-        if self._trains:
+        if self.trains:
             return False
         needed = {key for d in view.decisions if d.round > self._round for key in d.offers.values()}
         return self._round + 1 < view.floor or not needed <= held | self._items.keys()
@@ -628,19 +588,29 @@ class Member:
             self._handed_in, self.shards = None, set()
         return Restore(self._advance(state.round, state.ballot), data, included)
 
-    def _serve(self, sender: int, want: Want) -> Sends:
-        key, index = want.key, want.index
-        if key in self._items:
-            return [(sender, Chunk(sender=self.incarnation, key=key, payload=self._items[key]))]
-        if key[0] or self._round < key[1]:
-            return []
-        if self._snapshot is None or self._snapshot[0].round < key[1]:
-            self._asked[sender] = want
-            return []
-        (state, data), size = self._snapshot, self._chunk_bytes
+    def _serve(self) -> Iterator[tuple[int, Message]]:
+        """Sends what others ask for, if it can; keeps what it may be able to send later."""
+        wants, self._wants = self._wants, deque(maxlen=_WANTS)
+        for sender, want in wants:
+            key = want.key
+            if sender not in self._peers:
+                self._wants.append((sender, want))
+            elif key in self._items:
+                yield sender, Chunk(sender=self.incarnation, key=key, payload=self._items[key])
+            elif key[0] or self._round < key[1]:
+                pass
+            elif self._snapshot is None or self._snapshot[0].round < key[1]:
+                self._needs_snapshot = True
+                self._wants.append((sender, want))
+            else:
+                yield sender, self._chunk(*self._snapshot, want.index)
+
+    def _chunk(self, state: StateId, data: Payload, index: int) -> Chunk:
+        """Of a snapshot, which may have fewer chunks than that of which one is asked for."""
+        size = self._chunk_bytes
         count = max(1, -(-data.size // size))
         index = index if index < count else 0
-        chunk = Chunk(
+        return Chunk(
             sender=self.incarnation,
             key=(0, state.round),
             ballot=state.ballot,
@@ -649,7 +619,6 @@ class Member:
             count=count,
             payload=data[index * size : (index + 1) * size],
         )
-        return [(sender, chunk)]
 
 
 def _digest(data: Payload) -> str:

@@ -66,19 +66,15 @@ class Recall(_Fields):
 
 
 class Rules(_Fields):
-    """How rounds are decided; the same for all members of a run."""
+    """How rounds are decided; the same for all members of a run. They are fields of `Members`."""
 
     max_members: Annotated[int, Field(ge=1, le=MOST_SLOTS)] = 8
     min_members: Annotated[int, Field(ge=1, le=MOST_SLOTS)] = 1
     quorum: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The least part of the members whose offers make a round."""
-    silent_after_s: Annotated[float, Field(gt=0)] = 10.0
-    """A member that has said nothing for so long has left."""
-    factor: Annotated[float, Field(ge=1)] = 1.5
-    """A round waits for late members until this multiple of the usual time."""
-    least_s: Annotated[float, Field(ge=0)] = 0.1
-    """Seconds for which the first that hands in waits for others, at least."""
-    most_s: Annotated[float, Field(gt=0)] = 60.0
+    silent_after: Annotated[float, Field(gt=0)] = 10.0
+    """A member that has said nothing for so many seconds has left."""
+    round_within: Annotated[float, Field(gt=0)] = 60.0
     """Seconds for which those that have handed in wait, at most."""
 
 

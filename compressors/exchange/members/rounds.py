@@ -17,9 +17,10 @@ import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from math import inf
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import finalize
 
 import numpy as np
@@ -37,13 +38,13 @@ from ..addresses import source_address
 from ..carrier import Payload
 from ..keys import require_long_enough
 from ..local_rounds import Agreed
-from ..lockstep import Coroutine
 from ..mesh import most_bytes_of
 from ..patterns.base import ExchangeRecord
 from ..side_channel import buffer_fields
-from ..tensors import buffers_of, copy_bytes, load_buffers, local_tensor, to_bytes
+from ..tensors import buffers_of, copy_bytes, copy_into, load_buffers, local_tensor, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
+from .island import Island
 from .messages import MOST_TEXT, Hello, Rules, StateId
 from .moments import has_moments, joined, load_moments, moments_of, split
 from .session import Session
@@ -56,6 +57,9 @@ _MOST_VALUE = MOST_TEXT // 3
 _NUMBERS = np.dtype([("examples", "<f8"), ("fragment", "<i8")])
 IDENTITY = ("previous", "run", "epoch", "state", "offered", "shards", "origin")
 """What a checkpoint has of a member's hello."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger("taugrad")
 
@@ -106,13 +110,7 @@ class Members:
 
     def rules(self) -> Rules:
         """The coordinator's part; raises pydantic.ValidationError."""
-        return Rules(
-            max_members=self.max_members,
-            min_members=self.min_members,
-            quorum=self.quorum,
-            silent_after_s=self.silent_after,
-            most_s=self.round_within,
-        )
+        return Rules(**{name: getattr(self, name) for name in Rules.model_fields})
 
 
 @dataclass
@@ -147,50 +145,73 @@ class Membership:
     """Rounds that it had applied and that were decided again: their updates are lost."""
 
 
+def _joining(
+    method: Callable[Concatenate["MemberRounds", P], T],
+) -> Callable[Concatenate["MemberRounds", P], T]:
+    """Lets an island's leader act in what all its processes call together; it is too late to load a state."""
+
+    @wraps(method)
+    def call(rounds: "MemberRounds", /, *arguments: P.args, **options: P.kwargs) -> T:
+        rounds.has_joined = True
+        return rounds.together(lambda: method(rounds, *arguments, **options))
+
+    return call
+
+
 class MemberRounds:
     """A member with a model of its own, and the weights that all members agreed on last.
+
+    Of an island, each process has such an object, and all call the same methods together. The leader's is the
+    member; the others have its membership alone, no weights and no connections.
 
     Attributes:
         agreed: the agreed weights, outer momentum and buffers.
         every: steps from one hand-in to the next.
         membership: counts.
         traffic: of what was merged, by slot.
+        has_joined: whether it is too late to load a state.
+        place: of an island, this process's rank and the number of processes, as states have it.
     """
 
     def __init__(
         self,
         members: Members,
         settings: Mapping[str, str],
-        worker: Worker,
+        begin: Callable[[], tuple[Worker, Agreed]],
         names: Sequence[str],
         parts: Sequence[Sequence[int]],
         method: Method,
         fields: LocalFields,
         every: float,
         by_examples: bool,
-        agreed: Agreed,
         parameters: Sequence[Tensor],
         frozen: Sequence[Tensor],
         model: nn.Module | None,
         optimizers: Sequence[Optimizer],
-        waiting: Callable[[], None] = lambda: None,
+        island: Island | None = None,
     ) -> None:
         """Prepares a member; `settings` has what all must have in common, as fields and values.
 
-        Those about tensors are compared as a digest. For the others see `LocalRounds`. `by_examples`: whether
-        `every` counts examples, and members weigh by theirs. `frozen` has the parameters that are not
-        exchanged. `waiting` is called some times a second while the member waits.
+        Those about tensors are compared as a digest. `begin` makes what the rounds of a whole model begin
+        with. For the others see `LocalRounds`. `by_examples`: whether `every` counts examples, and members
+        weigh by theirs. `frozen` has the parameters that are not exchanged. Of an island, both kinds of
+        parameters are stand-ins.
         """
-        self.agreed, self.every, self.membership = agreed, every, Membership()
-        self.traffic = Traffic(members.max_members)
-        sizes = {name: weights.numel() for name, weights in zip(names, agreed.weights, strict=True)}
+        self._island, self.every, self.membership, self.has_joined = island, every, Membership(), False
+        self.place = None if island is None else [island.rank, island.size]
+        self.traffic, self.agreed = Traffic(members.max_members), Agreed([], {}, [])
+        self._parameters, self._fragments = parameters, list[MemberFragment]()
         unit = every if by_examples else None
-        self._fragments = [
-            MemberFragment(method, worker, names, ordinals, agreed, parameters, fields, unit)
-            for ordinals in parts
-        ]
+
+        def make() -> None:
+            worker, self.agreed = begin()
+            for ordinals in parts:
+                self._fragments.append(
+                    MemberFragment(method, worker, names, ordinals, self.agreed, parameters, fields, unit)
+                )
+
+        self.together(make)
         self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
-        self._waiting = waiting
         self.steps, self.progress, self._unit, self._sums = 0, 0.0, unit, method.reduction == "sum"
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
@@ -201,7 +222,8 @@ class MemberRounds:
                 (type(one).__name__, *(len(g["params"]) for g in one.param_groups)) for one in optimizers
             ]
             plain |= {"moments": f"of optimizers and their numbers of parameters {kinds}"}
-        plain |= {"model": f"{len(tensors)} tensors, {sum(sizes.values())} trained elements, digest {digest}"}
+        elements = sum(weights.numel() for weights in self.agreed.weights)
+        plain |= {"model": f"{len(tensors)} tensors, {elements} trained elements, digest {digest}"}
         self._hello = Hello(process=secrets.token_hex(8), rules=members.rules(), settings=_short(plain))
         self._session: Session | None = None
         self._offer: tuple[MemberFragment, Payload, ExchangeRecord, float] | None = None
@@ -211,8 +233,7 @@ class MemberRounds:
         """The fragment that was handed in, while the model trains on."""
         self._taken_over: Tensor | float = 0.0
         """What it took over from members that left, since the last offer."""
-        self._has_given = self._has_ended = False
-        self._shard = 0
+        self._has_ended = False
 
     # Joining and leaving.
 
@@ -223,6 +244,15 @@ class MemberRounds:
             raise MemberRefused(f"this member {reason}")
         return self._session
 
+    def together(self, action: Callable[[], T]) -> T:
+        """Acts; of an island, the leader does, and all its processes have the result and the membership."""
+        if self._island is None or self._island.leads:
+            return action()
+        result, membership = self._island.call(lambda: (action(), asdict(self.membership)))
+        self.membership = Membership(**membership)
+        return result
+
+    @_joining
     def join(self) -> None:
         """Waits until it is a member, and continues from the agreed weights."""
         if self._session is not None and self._trains:
@@ -248,28 +278,35 @@ class MemberRounds:
             if monotonic() > until:
                 raise MemberRefused(f"no address for {host}, the coordinator's host, or no way to it")
             sleep(_POLL_S)
-            self._waiting()
+            self._pulse()
         return address
 
+    def _pulse(self) -> None:
+        """Called some times a second while the member waits."""
+        if self._island is not None:
+            self._island.pulse()
+
+    @_joining
     def lease(self) -> int:
         """Waits for the number of a shard, from 0, that no other member has or has learned from."""
         self.join()
         session = self._connected
         if len(self._fragments) > 1 or self._delay:
             raise ValueError("lease() with fragments or a delay: what a shard teaches must be in one offer")
-        session.call(session.member.lease, monotonic())
+        session.call(session.member.lease)
         self._follow(lambda side: not side.asks_shard and (self._trains or side.is_active))
         if not self._trains:
             self._continue()
-        return self._shard
+        return session.member.shard
 
+    @_joining
     def leave(self) -> bool:
         """Gives what it has not sent to another member, and leaves; returns whether that one has it.
 
         What was not given stays in the state.
         """
         session, until = self._connected, monotonic() + self._members.leave_within
-        session.call(session.member.stop_training)
+        session.member.trains = False
         self._follow(lambda side: not side.waits or monotonic() > until)
         if self._away is not None:
             self._continue()
@@ -283,10 +320,10 @@ class MemberRounds:
         given, pending = rest.bfloat16(), torch.cat([fragment.pending for fragment in fragments])
         taken_over = self.membership.taken_over
         if torch.isfinite(given).all():
-            data = joined(to_bytes([given]), _numbers(examples))
-            session.call(session.member.give, data, monotonic())
-            self._follow(lambda side: self._has_given or not side.heirs or monotonic() > until)
-        if self._has_given:
+            session.call(session.member.give, joined(to_bytes([given]), _numbers(examples)))
+            self._follow(lambda side: side.is_given or not side.heirs or monotonic() > until)
+        is_given = session.member.is_given
+        if is_given:
             self.membership.given += 1
             if self.membership.taken_over > taken_over:  # too late to give it on
                 self._lose(float((torch.cat([f.pending for f in fragments]) - pending).square().sum()))
@@ -295,17 +332,17 @@ class MemberRounds:
             self._keep(rest - given, 0.0)  # what 16 bits cannot say
             self._continue()
         self._end()
-        return self._has_given
+        return is_given
 
     def _end(self) -> None:
         self._hello, session = self._identity(), self._connected
-        session.call(session.member.finish, monotonic())
+        session.call(session.member.finish)
         session.close()
         self._session, self._has_ended = None, True
 
     @property
     def is_first(self) -> bool:
-        """Whether its slot is the lowest of the active ones."""
+        """Whether its slot is the lowest of the active ones; of an island, in the leader."""
         if self._session is None:
             return False
         with self._session.lock:
@@ -313,9 +350,9 @@ class MemberRounds:
 
     # Steps.
 
-    def advance(self, step: Step, amount: float = 1, examples: float | None = None) -> Coroutine[bool]:
+    @_joining
+    def advance(self, step: Step, amount: float, examples: float | None) -> bool:
         """Called after each step of the optimizer: see `LocalRounds.advance`. Raises MemberRefused."""
-        yield from ()  # nothing is shared with simulated workers
         self._step, self.steps, self.progress = step, self.steps + 1, self.progress + amount
         for fragment in self._fragments:
             fragment.part.examples += examples or 0.0
@@ -332,7 +369,7 @@ class MemberRounds:
             self._hand_in(min(self._order, key=lambda number: self._fragments[number].sent_step))
             if self._delay:
                 self._away, self._merge_at = self._offer and self._offer[0], self.steps + self._delay
-                self._connected.call(self._connected.member.train)
+                self._connected.member.trains = True
             else:
                 self._merge()
         return merges or (is_due and not self._delay)
@@ -340,22 +377,22 @@ class MemberRounds:
     def _merge(self, wait_s: float = inf) -> None:
         """Waits until what was handed in is in a round, and lets the model continue."""
         session, began = self._connected, monotonic()
-        session.call(session.member.stop_training)
+        session.member.trains = False
         self._follow(lambda side: side.is_active and not side.waits, wait_s)
         self._step.exchange_s += monotonic() - began
         self._step.blocked_s += monotonic() - began
         self._continue()
 
-    def finish(self, step: Step, *, weighted: bool = False, every_fragment: bool = False) -> Coroutine[None]:
+    @_joining
+    def finish(self, step: Step) -> None:
         """Hands in what has moved since, loads the agreed weights, and leaves.
 
         Raises MemberRefused where no round takes that for `wait` seconds: `leave` still works then.
         """
-        yield from ()
         self._step, wait = step, self._members.wait
         if self._away is not None:
             self._merge(wait)
-        self._connected.call(self._connected.member.stop_training)
+        self._connected.member.trains = False
         while True:  # what it takes over, or gets back when it joins again, is handed in, too
             self._follow(lambda side: side.is_active and side.is_latest and not side.waits, wait)
             self._follow(lambda side: not side.holds_residual, wait)
@@ -394,7 +431,7 @@ class MemberRounds:
                 if monotonic() > deadline:
                     raise MemberRefused(f"has waited for {wait_s:g} s: {session.member.waits_for}")
             session.wait(_POLL_S)
-            self._waiting()
+            self._pulse()
 
     def _do(self, step: member.Step) -> None:
         session, membership = self._connected, self.membership
@@ -414,7 +451,7 @@ class MemberRounds:
                 try:
                     self._apply(step) if isinstance(step, member.Apply) else self._restore(step)
                 except BaseException:
-                    session.call(session.member.lose_state)  # what is agreed may be changed in part
+                    session.member.applied = None  # what is agreed may be changed in part
                     raise
             case member.TakeSnapshot():
                 moments = moments_of(self._optimizers) if self._members.moments else np.empty(0, np.uint8)
@@ -426,10 +463,6 @@ class MemberRounds:
                 copy_bytes(data, [residual])
                 self._keep(residual.float(), _read_numbers(numbers, 1, "a member that leaves")[0])
                 self._taken_over = self._taken_over + residual.float()
-            case member.Given():
-                self._has_given = True
-            case member.Leased():
-                self._shard = step.shard
 
     @property
     def _state(self) -> list[Tensor]:
@@ -543,8 +576,7 @@ class MemberRounds:
         for one in self._fragments:
             one.sent_at = self.progress
         fragment.begin_anew(self.steps)
-        offer = joined(message, joined(_numbers(examples, number), buffers))
-        session.call(session.member.hand_in, offer, monotonic())
+        session.call(session.member.hand_in, joined(message, joined(_numbers(examples, number), buffers)))
 
     def _continue(self) -> None:
         """Lets the model continue from the agreed weights; it trains from now on.
@@ -552,23 +584,42 @@ class MemberRounds:
         An interval that was begun ends when it would have, also where the member has joined again since: so
         what is learned from one shard is in one offer.
         """
-        session, away, self._away = self._connected, self._away, None
+        away, self._away = self._away, None
         if self._model is not None and not self._fragments[0].trains:
             load_buffers(self._model, self.agreed.buffers)
         for fragment in self._fragments:
             if not fragment.trains:
                 fragment.workers, fragment.trains = max(1, self.membership.members), True
                 fragment.load_agreed(late=fragment is away)
-        session.call(session.member.train)
+        self._connected.member.trains = True
 
-    # States.
+    def load_agreed(self, model: nn.Module) -> None:
+        """Loads the agreed weights and buffers into the model."""
+
+        def load() -> None:
+            copy_into(map(local_tensor, self._parameters), self.agreed.weights)
+            load_buffers(model, self.agreed.buffers)
+
+        self.together(load)
+
+    # States. Of an island, the leader's has the member's, and that of each process its shards of the model.
+    # Each process loads by itself. After a crash, one may have the state of an earlier step, or none: no
+    # harm, since all take the agreed weights when the island joins.
 
     def shared_state(self) -> dict[str, Any]:
         """What members have in common beside the agreed weights: plain numbers and tensors."""
+        if not self._fragments:
+            return {}
         return {"steps": self.steps, "fragments": [one.shared_state() for one in self._fragments]}
 
     def worker_state(self) -> dict[str, Any]:
         """What only this member has; to be saved between two steps. What is on its way is merged first."""
+        state: dict[str, Any] = {}
+        self.together(lambda: state.update(self._member_state()))
+        island = {} if self.place is None else {"island": self.place}
+        return {**state, "membership": asdict(self.membership), **island}
+
+    def _member_state(self) -> dict[str, Any]:
         trains = self._trains
         if self._session is not None:
             self._follow(lambda side: True)  # it may be another incarnation now
@@ -588,7 +639,6 @@ class MemberRounds:
         return {
             "progress": self.progress,
             "fragments": states,
-            "membership": asdict(self.membership),
             "hello": self._identity().model_dump(include=set(IDENTITY)),
         }
 
@@ -602,6 +652,8 @@ class MemberRounds:
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
         """Restores what `shared_state` returned."""
+        if not self._fragments:
+            return
         if len(shared["fragments"]) != len(self._fragments):
             raise ValueError(
                 f"the state of {len(shared['fragments'])} fragments, this run has {len(self._fragments)}"
@@ -610,17 +662,14 @@ class MemberRounds:
         for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
             fragment.load_shared(saved)
 
-    @property
-    def has_joined(self) -> bool:
-        """Whether it is too late to load a state."""
-        return self._session is not None
-
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned, before it joins; raises ValueError."""
+        self.membership = Membership(**state["membership"])
+        if not self._fragments:
+            return
         self.progress = float(state["progress"])
         for fragment, part in zip(self._fragments, state["fragments"], strict=True):
             fragment.load_worker_state(part)
-        self.membership = Membership(**state["membership"])
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)

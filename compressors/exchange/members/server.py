@@ -7,7 +7,6 @@ written again.
 import logging
 import secrets
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -19,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ...errors import CompressionError, CorruptMessage
 from . import sockets
-from .decisions import Coordinator, OldTable, Outcome, Table
+from .decisions import Coordinator, OldTable, Table
 from .messages import Hello, Message, Report, Want, from_bytes, to_bytes
 
 _MOST_BYTES = 1 << 21
@@ -97,8 +96,7 @@ class CoordinatorServer:
         self._file, self._closing = file, Event()
         table = file.read()
         self._coordinator = Coordinator(table, secrets.token_hex(8), monotonic(), accept_older=accept_older)
-        self._held_back: list[tuple[str, Message]] = []
-        self._is_behind, self._retry_at = False, 0.0
+        self._retry_at = 0.0
         self._connections: dict[str, int] = {}
         """By process, the descriptor of its latest connection."""
         host, port = sockets.address_of(listen)
@@ -120,17 +118,22 @@ class CoordinatorServer:
 
     def close(self) -> None:
         """Ends it; members wait for the next one with the same file."""
-        self._closing.set()
+        self.stop()
         self._thread.join()
 
-    def run(self, stops: Event | None = None) -> None:
-        """Runs until `close`, or until an event is set; raises OldTable if members know of a later table."""
+    def stop(self) -> None:
+        """Lets `run` end."""
+        self._closing.set()
+
+    def run(self) -> None:
+        """Runs until `stop`; raises OldTable if members know of a later table."""
         try:
-            while not (self._closing.is_set() or (stops is not None and stops.is_set())):
+            while not self._closing.is_set():
                 self._listener.wait()
                 self._read()
                 self._read_monitor()
-                self._spread(self._coordinator.tick(monotonic()))
+                self._coordinator.tick(monotonic())
+                self._spread()
         finally:
             self._router.disable_monitor()
             self._listener.close(self._monitor)
@@ -157,9 +160,9 @@ class CoordinatorServer:
                 case Hello() if message.process != process:
                     log.warning("process %s says that it is %s: ignored", process, message.process)
                 case Hello() | Report():
-                    self._spread(self._coordinator.handle(process, message, monotonic()))
+                    self._coordinator.handle(process, message, monotonic())
                 case Want():
-                    self._send([(process, self._coordinator.view(0, monotonic()))])
+                    self._send(process, self._coordinator.view(0, monotonic()))
                 case _:
                     log.warning("process %s sent a %s, which is not for a coordinator", process, message.kind)
 
@@ -168,17 +171,16 @@ class CoordinatorServer:
             closed = recv_monitor_message(self._monitor)["value"]
             for process in [name for name, latest in self._connections.items() if latest == closed]:
                 del self._connections[process]
-                self._spread(self._coordinator.close(process, monotonic()))
+                self._coordinator.close(process, monotonic())
 
-    def _spread(self, outcome: Outcome) -> None:
+    def _spread(self) -> None:
         """Makes the table durable, and sends what follows from it; where it cannot, tries again later."""
-        self._held_back += outcome.messages
-        self._is_behind |= outcome.writes
-        if self._is_behind and monotonic() < self._retry_at:
-            return
-        if self._is_behind:
+        coordinator = self._coordinator
+        if coordinator.is_dirty:
+            if monotonic() < self._retry_at:
+                return
             try:
-                self._file.write(self._coordinator.table)
+                self._file.write(coordinator.table)
             except sqlite3.Error as problem:
                 if not self._retry_at:
                     log.error(
@@ -188,10 +190,10 @@ class CoordinatorServer:
                 return
             if self._retry_at:
                 log.warning("the state file can be written again")
-            self._is_behind, self._retry_at = False, 0.0
-        messages, self._held_back = self._held_back, []
-        self._send(messages)
-
-    def _send(self, messages: Iterable[tuple[str, Message]]) -> None:
+            coordinator.is_dirty, self._retry_at = False, 0.0
+        messages, coordinator.messages = coordinator.messages, []
         for process, message in messages:
-            self._router.send_multipart([process.encode("latin-1"), to_bytes(message).data], copy=False)
+            self._send(process, message)
+
+    def _send(self, process: str, message: Message) -> None:
+        self._router.send_multipart([process.encode("latin-1"), to_bytes(message).data], copy=False)

@@ -66,7 +66,6 @@ class Session:
         """Incarnations; each is logged once."""
         hello = hello.model_copy(update={"endpoint": self._listener.address})
         self.member = Member(hello, monotonic(), wait_s=wait_s)
-        self._outgoing: Sends = []
         self._closing, self._waits_for, self._logs_at = False, "", float("inf")
         self._thread = Thread(target=self._run, name="taugrad-member", daemon=True)
         self._thread.start()
@@ -77,10 +76,10 @@ class Session:
 
     # What the training calls.
 
-    def call(self, method: Callable[..., Sends | None], *arguments: Any) -> None:
-        """Calls one of the member's methods, and sends what it returns."""
+    def call(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Calls one of the member's methods, and sends what follows from it."""
         with self.lock:
-            self._outgoing += method(*arguments) or []
+            method(*arguments)
             self._wake()
 
     def next(self) -> Step | None:
@@ -118,12 +117,14 @@ class Session:
     # What follows runs in the thread.
 
     def _run(self) -> None:
+        ends = False
         try:
-            while not self._closing:
+            while not ends:
                 self._listener.wait()
                 with self._changed:
                     self._advance()
                     self._changed.notify_all()
+                    ends = self._closing
         except Exception:
             log.exception("the connections to the other members failed")
         finally:
@@ -137,8 +138,7 @@ class Session:
                 *_, frame = endpoint.recv_multipart(copy=False)
                 self._receive(frame, is_member=endpoint is self._listener.router)
         self._follow_connections(monotonic())
-        outgoing, self._outgoing = self._outgoing, []
-        self._send([*outgoing, *self.member.tick(monotonic())])
+        self._send(self.member.tick(monotonic()))
         waits_for, now = self.member.waits_for, monotonic()
         if waits_for != self._waits_for:
             self._waits_for, self._logs_at = waits_for, now + _QUIET_S
