@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ... import gloo_threads  # noqa: F401 - the interpreter's end waits for the threads of the last collective
 from ...errors import CompressionError, CorruptMessage, MemberRefused, NonFiniteWeight, PeerLost, reaching
 from ..addresses import transport_of
 from ..tensors import broadcast, buffers_of
