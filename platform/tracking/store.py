@@ -11,7 +11,9 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -160,12 +162,17 @@ def finish_run(client: "MlflowClient", run_id: str, status: Status) -> None:
 
 
 def to_copy(command: str, uri: str) -> str:
-    """A command as it is shown to people. For a job it names the store, which is not in a folder of theirs.
+    """A command as it is shown to people: with the program's path, where their shell does not find it.
+
+    For a job it names the store, which is not in a folder of theirs.
 
     Args:
         command: as it would be given here.
         uri: the tracking store. If it contains a password, it is left out, and people have to set it.
     """
+    program = Path(sys.argv[0])
+    if program.name == "taugrad" and not in_job() and shutil.which("taugrad") is None:
+        return re.sub(r"(?<![^ ])taugrad(?= \w)", shlex.quote(os.path.relpath(program)), command)
     if not in_job() or urlparse(uri).password:
         return command
     return f"MLFLOW_TRACKING_URI={shlex.quote(uri)} {command}"

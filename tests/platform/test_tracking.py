@@ -3,6 +3,7 @@
 import getpass
 import shlex
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -231,6 +232,17 @@ def test_what_a_job_shows_names_its_store(tmp_path, monkeypatch):
     monkeypatch.chdir(job)
     assert store.to_copy(command, uri) == f"MLFLOW_TRACKING_URI='{uri}' {command}"
     assert store.to_copy(command, "https://me:secret@host") == command
+
+
+def test_a_command_has_the_programs_path_where_the_shell_does_not_find_it(tmp_path, monkeypatch):
+    command = "taugrad report a -o report && taugrad report 'taugrad runs' -o report"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / ".venv/bin/taugrad"), "train"])
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    there = ".venv/bin/taugrad report"
+    assert store.to_copy(command, "uri") == f"{there} a -o report && {there} 'taugrad runs' -o report"
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    assert store.to_copy(command, "uri") == command
 
 
 def test_runs_are_kept_in_a_folder_of_any_name(tmp_path, monkeypatch):
