@@ -115,7 +115,7 @@ def test_the_page_is_what_its_records_say(monkeypatch, name):
     links = {"slow": target.SLOW_LINKS, "many": target.MANY_LINKS}[name]
     workload = settings.WORKLOADS[name]
     searches = target.searches_of(workload, links, trainings)
-    made, minutes = target.measure(searches, links, {}, trainings, cells)
+    made, minutes = target.measure(searches, links, trainings, cells)
     assert len(made) > len(searches) + len(links)
     for table in made:
         for row in table.rows:

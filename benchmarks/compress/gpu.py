@@ -1,15 +1,13 @@
-"""What passes, whole buckets and steps cost on a GPU, next to a copy within its memory.
+"""What passes, whole buckets and steps cost on a GPU, or on the CPU where there is none, next to a copy.
 
     python -m benchmarks.compress.gpu [--quick] [--write]
 
-Needs an NVIDIA GPU, and only torch, CuPy, numba, NumPy, pydantic, pyzmq, isal and psutil. Events time the
-copy, the host times whole buckets and steps between two waits for the device. Every contender is timed
+Needs only torch, numba, NumPy, pydantic, pyzmq, isal and psutil, and CuPy for a GPU. Events time the copy on
+a GPU, the host times whole buckets and steps between two waits for the device. Every contender is timed
 right after the floor, in the same round.
 """
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, Outer, compression_hook
@@ -55,8 +54,8 @@ PLACE = Place(
 )
 COLUMNS = ("times the copy", "ms", "M elements/s")
 INTRODUCTION = (
-    "{gpu}. Gradients are normal values. The floor is a copy of {n:,} float32 within the GPU's memory, timed "
-    "again right before each contender. "
+    "{device}. Gradients are normal values. The floor is a copy of {n:,} float32 within the device's memory, "
+    "timed again right before each contender. "
     "Times are medians of {rounds} rounds, with the 10th to the 90th percentile in brackets."
 )
 NOTES = (
@@ -65,7 +64,7 @@ NOTES = (
     "and from a payload to a sum (read and add), with all waits of the host; torch's threads code. "
     "A density is compressed with a sample of every parameter, and as in most iterations without one.",
     "STEPS: backward of {layers} layers of {width} x {width}, under DDP in a process group of one worker "
-    "(NCCL): what compression costs where the network costs nothing. It gains nothing there.",
+    "({backend}): what compression costs where the network costs nothing. It gains nothing there.",
 )
 
 
@@ -107,37 +106,41 @@ class Arena:
         """What a contender is compared with."""
         self._copy.copy_(self._start)
 
+    def floor_seconds(self) -> float:
+        """The time of the floor; on a GPU, between two events around it."""
+        if self.device.type == "cpu":
+            return self.whole_seconds(self.floor)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self.floor()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def whole_seconds(self, work: Work) -> float:
+        """The host's time until the device is done."""
+        self._wait()
+        started = perf_counter()
+        work()
+        self._wait()
+        return perf_counter() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
 
 def _method(line: str) -> Any:
     return read_config(line)
-
-
-def kernel_seconds(work: Work) -> float:
-    """The time between two events around the kernels that a work starts."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    work()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3
-
-
-def whole_seconds(work: Work) -> float:
-    """The host's time until the device is done."""
-    torch.cuda.synchronize()
-    started = perf_counter()
-    work()
-    torch.cuda.synchronize()
-    return perf_counter() - started
 
 
 def row(case: Case, arena: Arena) -> tuple[str, ...]:
     """A case's figures."""
     ratios, times = [], []
     for count in range(arena.sizes.rounds + 1):
-        floor = kernel_seconds(arena.floor)
+        floor = arena.floor_seconds()
         case.reset()
-        seconds = whole_seconds(case.work)
+        seconds = arena.whole_seconds(case.work)
         if count:  # the first compiles
             ratios.append(seconds / floor)
             times.append(seconds)
@@ -203,10 +206,11 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
         shares, at = torch.split(gradient, sizes), [0]
 
         def clear(feedback: Feedback = compressor.feedback) -> None:
-            torch._foreach_zero_(list(feedback.residuals.values()))
+            for residual in feedback.residuals.values():
+                residual.zero_()
 
         def reset(feedback: Feedback = compressor.feedback) -> None:
-            torch._foreach_zero_(list(feedback.residuals.values()))
+            clear(feedback)
             feedback.memories.clear()
 
         def compress(c: Any = compressor, shares: Any = shares, at: list[int] = at) -> Any:
@@ -254,11 +258,10 @@ def measure(device: torch.device, sizes: Sizes) -> Table:
         for case in cases(arena):
             say(case.name)
             rows.append(row(case, arena))
-    notes = [
-        note.format(parameters=len(resnet50_sizes()), layers=sizes.layers, width=sizes.width, workers=WORKERS)
-        for note in NOTES
-    ]
-    return Table("Passes, buckets and steps on a GPU", ("", *COLUMNS), rows, tuple(notes))
+    counts = {"parameters": len(resnet50_sizes()), "workers": WORKERS, "backend": dist.get_backend()}
+    notes = tuple(note.format(layers=sizes.layers, width=sizes.width, **counts) for note in NOTES)
+    where = "a GPU" if device.type == "cuda" else "the CPU"
+    return Table(f"Passes, buckets and steps on {where}", ("", *COLUMNS), rows, notes)
 
 
 def local_peak(arena: Arena, *, offload: bool | None) -> int:
@@ -302,24 +305,19 @@ def measure_local_steps(arena: Arena) -> Table:
 
 
 def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("compress.gpu", "What buckets cost on a GPU.", arguments)
-    if not torch.cuda.is_available():
-        sys.exit("compress/gpu.py needs an NVIDIA GPU, and torch finds none here")
-    sizes = QUICK if options.quick else FULL
-    device = torch.device("cuda", torch.cuda.current_device())
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{os.path.join(folder, 'rendezvous')}"
-        dist.init_process_group("nccl", init_method=meeting, rank=0, world_size=1)
-        try:
-            tables = [measure(device, sizes), measure_local_steps(Arena(device, sizes))]
-        finally:
-            dist.destroy_process_group()
-    introduction = INTRODUCTION.format(
-        gpu=f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}",
-        n=sizes.elements,
-        rounds=sizes.rounds,
-    )
-    publish("gpu", options, introduction, tables, PLACE)
+    options: Options = read_options("compress.gpu", "What buckets cost on a GPU or a CPU.", arguments)
+    sizes, gpu = QUICK if options.quick else FULL, torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
+    dist.init_process_group("nccl" if gpu else "gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        tables = [measure(device, sizes)]
+        if gpu:
+            tables.append(measure_local_steps(Arena(device, sizes)))
+    finally:
+        dist.destroy_process_group()
+    name = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}" if gpu else "The CPU"
+    introduction = INTRODUCTION.format(device=name, n=sizes.elements, rounds=sizes.rounds)
+    publish("gpu" if gpu else "cpu", options, introduction, tables, PLACE if gpu else None)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """Time to a target over slow links: what people use, and ours, by the wall clock.
 
-    python -m benchmarks.network.network_target [gpt] [late] [slow] [many] [auto] [--quick] [--write]
+    python -m benchmarks.network.network_target [gpt] [late] [slow] [many] [--quick] [--write]
 
 Hosts are network namespaces (benchmarks/network), which needs root. How many steps a synchronous method
 takes does not depend on the link: each setting is trained once a seed, its seconds a step are measured on
-each link, and times are their product. `auto` is what `auto --link` chooses, whose probes take long. Can be
-stopped and continued: benchmarks/kept has what is known, and a page is made from that. `late` has local steps
-alone, with fragments and delays; `slow` is over slower links, with more contenders; `many` has 16 hosts, and
-begins with the best of `slow`.
+each link, and times are their product. Can be stopped and continued: benchmarks/kept has what is known, and a
+page is made from that. `late` has local steps alone, with fragments and delays; `slow` is over slower links,
+with more contenders; `many` has 16 hosts, and begins with the best of `slow`.
 """
 
 import os
@@ -30,9 +29,8 @@ from ..harness.workers import train_by
 from . import first_screen, why_not
 from .continuations import continuation_score
 from .network_cells import Asked, over
-from .target_choice import AUTO_KIND, NAME, as_if_chosen, chosen_for, judged
 from .target_conditions import condition_tables, more_cores_table
-from .target_figure import Measured, best_of_kinds, draw, recorded, times_table
+from .target_figure import Measured, Minutes, best_of_kinds, draw, recorded, times_table
 from .target_search import BEGUN, PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
 from .target_settings import (
     ATTEMPTS,
@@ -117,10 +115,6 @@ INTRODUCTION = (
     "this setting was measured ('each time', as it was). **Times are steps x seconds per step**{whole}. "
     "Delays are one way. {more}"
 )
-AUTO = (
-    "`auto --link` chose for each link before anything was trained, starting from float32 all-reduce and the "
-    "workload's own learning rate. The time of its probe is not included."
-)
 NO_AUTO = "What `auto --link` chooses is not measured here."
 _CODED = (
     f"{NO_AUTO} 'SparseLoCo, coded' is SparseLoCo's message with positions that are entropy-coded: the same "
@@ -189,7 +183,7 @@ def _target(workload: Workload) -> str:
 
 
 def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mapping[str, str]) -> Table:
-    """Each setting's time to the target over a link, the fastest first, and that of what `auto` chose."""
+    """Each setting's time to the target over a link, the fastest first."""
     half = min(row.seconds for row in rows if kinds[row.setting.name] == HALF.name)
     peer = best_peer(workload, rows, kinds)
     rows = sorted(rows, key=lambda row: row.seconds)
@@ -212,8 +206,6 @@ def time_table(workload: Workload, link: str, rows: Sequence[Row], kinds: Mappin
         *("than the best peer", "ms a step", "each time", "computing, %", "peak Mbit/s"),
     )
     notes = [_limit(row, peer) for row in rows if row.setting.half and row.seconds == half]
-    fixed = min(row.seconds for row in rows if kinds[row.setting.name] != AUTO_KIND)
-    notes += [judged(row.seconds, fixed) for row in rows if kinds[row.setting.name] == AUTO_KIND]
     cells = [cell for row in rows for cell in row.cells]
     notes += sorted({f"Timed on {cell['date']}, {cell['machine']}." for cell in cells if "date" in cell})
     return Table(f"{workload.name} over {link} ({cells[0]['probe']})", columns, lines, tuple(notes))
@@ -227,23 +219,6 @@ def _limit(half: Row, peer: float) -> str:
         f"and changes no step, would be {number(half.seconds / seconds)} times faster than 16 bits, and "
         f"{number(peer / seconds)} times faster than the best peer."
     )
-
-
-def choices_table(
-    workload: Workload, rows: Mapping[str, Sequence[Row]], chosen: Mapping[str, Setting]
-) -> Table:
-    """What `auto` chose for each link, beside the best of the settings that were searched for."""
-    lines = []
-    for link, setting in chosen.items():
-        here = next(row for row in rows[link] if row.setting.name == setting.name)
-        best = min(
-            (row for row in rows[link] if not row.setting.name.startswith(NAME)), key=lambda row: row.seconds
-        )
-        times = f"{here.seconds / best.seconds:.2f}"
-        way = setting.name.partition(": ")[2]
-        lines.append((link, way, number(here.seconds), best.setting.name, number(best.seconds), times))
-    columns = ("link", "`auto --link` chose", "s", "best fixed setting", "its s", "auto / best")
-    return Table(f"{workload.name}: what `auto --link` chose", columns, lines)
 
 
 def whole_table(
@@ -300,13 +275,9 @@ def introduced(searches: Sequence[Search], more: str) -> str:
 
 
 def measure(
-    searches: Sequence[Search],
-    links: Sequence[str],
-    chosen: Mapping[str, Setting],
-    trainings: Trainings,
-    cells: Cells,
-) -> tuple[list[Table], dict[str, dict[str, float]]]:
-    """What the searches found, and what `auto` chose for each link if it was asked, over the links.
+    searches: Sequence[Search], links: Sequence[str], trainings: Trainings, cells: Cells
+) -> tuple[list[Table], Minutes]:
+    """What the searches found, over the links.
 
     Returns:
         The tables, and minutes to the target by link and contender.
@@ -321,18 +292,17 @@ def measure(
         for pairs in over.values():
             pairs += [(coded(setting), CODED) for setting, kind in pairs if kind == SPARSELOCO.name]
     kinds = {setting.name: kind for pairs in over.values() for setting, kind in pairs}
-    kinds |= {setting.name: AUTO_KIND for setting in chosen.values()}
-    here = {link: [s for s, _ in over[link]] + [chosen[at] for at in chosen if at == link] for link in links}
-    settings = {setting.name: setting for of_link in here.values() for setting in of_link}
+    settings = {setting.name: setting for pairs in over.values() for setting, _ in pairs}
     trained = replace(workload, seeds=1) if workload.brief else workload
     train_seeds(trained, list(settings.values()), trainings)
-    rows = {link: rows_over(workload, here[link], trainings, cells, link) for link in links}
+    rows = {
+        link: rows_over(workload, [setting for setting, _ in over[link]], trainings, cells, link)
+        for link in links
+    }
     by_kind = {link: best_of_kinds(of_link, kinds) for link, of_link in rows.items()}
     tables = [search.table() for search in searches]
     tables.append(steps_table(workload, list(settings.values()), trainings))
     tables += [time_table(workload, link, of_link, kinds) for link, of_link in rows.items()]
-    if chosen:
-        tables.append(choices_table(workload, rows, chosen))
     fastest: dict[str, Row] = {}
     for row in sorted(rows[whole], key=lambda row: row.seconds):
         fastest.setdefault(kinds[row.setting.name], row)
@@ -367,9 +337,8 @@ def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) 
 
 
 def main(arguments: Sequence[str]) -> int:
-    parts = (*WORKLOADS, "auto")
-    options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, parts=parts)
-    workloads = {name: WORKLOADS[name] for name in options.parts if name in WORKLOADS}
+    options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, [*WORKLOADS])
+    workloads = {name: WORKLOADS[name] for name in options.parts}
     if reason := why_not():
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
@@ -381,14 +350,8 @@ def main(arguments: Sequence[str]) -> int:
         links = {"slow": SLOW_LINKS, "many": MANY_LINKS}.get(name, links_of_most)
         searches = searches_of(workload, links, trainings)
         measured_links = (*LINKS, LATE_LINK) if name == "late" else links
-        chosen: Mapping[str, Setting] = {}
-        if options.quick:
-            chosen = {link: as_if_chosen(searches[-1].settings(link)[0]) for link in links}
-        elif "auto" in options.parts:
-            choices = Cells(kept_in("network_target_choices", quick=False))
-            chosen = chosen_for(workload, links, choices)
-        tables, by_link = measure(searches, measured_links, chosen, trainings, cells)
-        introduction = introduced(searches, AUTO if chosen else NOTES.get(name, NO_AUTO))
+        tables, by_link = measure(searches, measured_links, trainings, cells)
+        introduction = introduced(searches, NOTES.get(name, NO_AUTO))
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS:
             measured = Measured.now(_target(workload), by_link, options)

@@ -69,7 +69,6 @@ COLORS = {
     "strom, outer momentum (ours)": "#D55E00",
     "strom, residual's weight (ours)": "#D55E00",
     "wgt, 2 bits (ours)": "#CC79A7",
-    "auto --link (ours)": "#000000",
 }
 """By contender, Okabe and Ito's."""
 _LEAST_MINUTES = 20
@@ -77,7 +76,7 @@ _LEAST_MINUTES = 20
 _MARKERS = dict(
     zip(
         COLORS,
-        ("o", "s", "^", "D", "v", "^", "P", "s", "*", "h", "P", "o", "s", "D", "v", "s", "x"),
+        ("o", "s", "^", "D", "v", "^", "P", "s", "*", "h", "P", "o", "s", "D", "v", "s"),
         strict=True,
     )
 )

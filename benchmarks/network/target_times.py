@@ -14,7 +14,6 @@ from taugrad.platform.tasks.metric import LOSS
 from ..harness.report import Spread, number
 from ..harness.trainings import Cells, Trainings
 from .network_cells import Asked, over
-from .target_choice import AUTO_KIND
 from .target_search import train_seeds
 from .target_settings import CODED, Setting, Workload
 
@@ -142,7 +141,7 @@ def _asked(workload: Workload, settings: Sequence[Setting], time: int = 1) -> li
 
 def best_peer(workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str]) -> float:
     """The least seconds to the target of what is not ours."""
-    ours = {contender.name for contender in workload.contenders if contender.ours} | {AUTO_KIND, CODED}
+    ours = {contender.name for contender in workload.contenders if contender.ours} | {CODED}
     return min(row.seconds for row in rows if kinds[row.setting.name] not in ours)
 
 
