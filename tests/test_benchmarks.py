@@ -76,7 +76,7 @@ TABLES = {
     "churn": 4,
     "gradients": 1,
     "tuned": 3,
-    "gpu": 1,
+    "gpu": 3,
     "hybrid": 2,
     "language": 3,
     "patches": 2,

@@ -9,7 +9,7 @@ right after the floor, in the same round.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -52,19 +52,10 @@ PLACE = Place(
     "<!-- benchmarks/compress/gpu.py writes from here -->",
     "<!-- to here -->",
 )
-COLUMNS = ("times the copy", "ms", "M elements/s")
 INTRODUCTION = (
     "{device}. Gradients are normal values. The floor is a copy of {n:,} float32 within the device's memory, "
     "timed again right before each contender. "
     "Times are medians of {rounds} rounds, with the 10th to the 90th percentile in brackets."
-)
-NOTES = (
-    "PASSES: all parameters in one call, nothing fetched; a sum is of the values of {workers} workers.",
-    "BUCKETS: {parameters} parameters as large as those of ResNet-50, from gradients to a payload (compress) "
-    "and from a payload to a sum (read and add), with all waits of the host; torch's threads code. "
-    "A density is compressed with a sample of every parameter, and as in most iterations without one.",
-    "STEPS: backward of {layers} layers of {width} x {width}, under DDP in a process group of one worker "
-    "({backend}): what compression costs where the network costs nothing. It gains nothing there.",
 )
 
 
@@ -249,19 +240,38 @@ def step_cases(arena: Arena) -> Iterator[Case]:
         yield Case(line or "DDP alone", step, n)
 
 
-def measure(device: torch.device, sizes: Sizes) -> Table:
-    """All figures."""
-    arena = Arena(device, sizes)
-    rows: list[tuple[str, ...]] = []
-    for title, cases in (("PASSES", pass_cases), ("BUCKETS", bucket_cases), ("STEPS", step_cases)):
-        rows.append((title, "", "", ""))
+PARTS: tuple[tuple[str, Callable[[Arena], Iterator[Case]], str], ...] = (
+    (
+        "Passes",
+        pass_cases,
+        "All parameters in one call, nothing fetched; a sum is of the values of {workers} workers.",
+    ),
+    (
+        "Buckets",
+        bucket_cases,
+        "{parameters} parameters as large as those of ResNet-50, from gradients to a payload (compress) and "
+        "from a payload to a sum (read and add), with all waits of the host; torch's threads code. A density "
+        "is compressed with a sample of every parameter, and as in most iterations without one.",
+    ),
+    (
+        "Steps",
+        step_cases,
+        "Backward of {layers} layers of {width} x {width}, under DDP in a process group of one worker "
+        "({backend}): what compression costs where the network costs nothing. It gains nothing there.",
+    ),
+)
+
+
+def measure(arena: Arena) -> Iterator[Table]:
+    """A table for each part."""
+    counts = {"parameters": len(resnet50_sizes()), "workers": WORKERS, "backend": dist.get_backend()}
+    for title, cases, note in PARTS:
+        rows = []
         for case in cases(arena):
             say(case.name)
             rows.append(row(case, arena))
-    counts = {"parameters": len(resnet50_sizes()), "workers": WORKERS, "backend": dist.get_backend()}
-    notes = tuple(note.format(layers=sizes.layers, width=sizes.width, **counts) for note in NOTES)
-    where = "a GPU" if device.type == "cuda" else "the CPU"
-    return Table(f"Passes, buckets and steps on {where}", ("", *COLUMNS), rows, notes)
+        columns = ("contender", "times the copy", "ms", "M elements/s")
+        yield Table(title, columns, rows, (note.format(**asdict(arena.sizes), **counts),))
 
 
 def local_peak(arena: Arena, *, offload: bool | None) -> int:
@@ -310,9 +320,8 @@ def main(arguments: Sequence[str]) -> None:
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        tables = [measure(device, sizes)]
-        if gpu:
-            tables.append(measure_local_steps(Arena(device, sizes)))
+        arena = Arena(device, sizes)
+        tables = [*measure(arena), *([measure_local_steps(arena)] if gpu else [])]
     finally:
         dist.destroy_process_group()
     name = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}" if gpu else "The CPU"
