@@ -120,9 +120,7 @@ def test_the_page_is_what_its_records_say(monkeypatch, name):
     for table in made:
         for row in table.rows:
             assert f"| {' | '.join(row)} |" in page, table.title
-    assert target.times_table(
-        {workload.name: target.Measured(target._target(workload), minutes, "", "", "")}
-    ) in (target.DOCS / "network.md").read_text(encoding="utf-8")
+    assert target.shown_times(workload, minutes) in (target.DOCS / "network.md").read_text(encoding="utf-8")
 
 
 def test_the_first_screen_has_times_of_the_network_page():

@@ -20,16 +20,10 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
-from taugrad.compressors import CompressionState, Outer, compression_hook
+from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.feedback import Feedback
 from taugrad.compressors.bucket.layout import Shard
-from taugrad.compressors.bucket.ledger import Step
-from taugrad.compressors.exchange.carrier import in_memory
-from taugrad.compressors.exchange.local_rounds import Agreed, LocalRounds, on_host
-from taugrad.compressors.exchange.lockstep import run_lockstep
-from taugrad.compressors.exchange.worker_group import WorkerGroup
-from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.quantizers import QuantizerInput
 from taugrad.compressors.ops import ops_for
@@ -274,54 +268,13 @@ def measure(arena: Arena) -> Iterator[Table]:
         yield Table(title, columns, rows, (note.format(**asdict(arena.sizes), **counts),))
 
 
-def local_peak(arena: Arena, *, offload: bool | None) -> int:
-    """Peak bytes of two simulated workers that train by DiLoCo; with `offload` None, each alone."""
-    width, layers = arena.sizes.width, arena.sizes.layers
-    data = torch.randn(64, width, device=arena.device)
-    models = [nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))) for _ in range(2)]
-    optimizers = [torch.optim.AdamW(model.to(arena.device).parameters()) for model in models]
-    rounds, weights = (
-        list[LocalRounds](),
-        [parameter.detach().view(-1) for parameter in models[0].parameters()],
-    )
-    if offload is not None:
-        fields = LocalFields(outer=Outer(lr=0.7, momentum=0.9, nesterov=True), offload=offload)
-        agreed = [on_host(weight) if offload else weight.clone() for weight in weights]
-        names, parts = [str(ordinal) for ordinal in range(len(agreed))], [range(len(agreed))]
-        methods = (read_config("strom(density(0.01)) | golomb_rice"), None)
-        ops = ops_for(agreed[0].device)
-        begun = Agreed.begin(agreed, {}, fields)
-        for group, model in zip(map(WorkerGroup, in_memory(2)), models, strict=True):
-            worker, parameters = Worker(ops, group.rank, 2), list(model.parameters())
-            rounds.append(LocalRounds(group, worker, names, parts, methods, fields, 2, begun, parameters))
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(4):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            model(data).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        run_lockstep([worker.advance(Step()) for worker in rounds])
-    return torch.cuda.max_memory_allocated()
-
-
-def measure_local_steps(arena: Arena) -> Table:
-    """Memory on the GPU beside that of training alone."""
-    alone, *peaks = (local_peak(arena, offload=offload) for offload in (None, False, True))
-    elements = arena.sizes.layers * arena.sizes.width * (arena.sizes.width + 1)
-    names = ("LocalSteps", "LocalSteps, offload=True")
-    rows = [(name, number((peak - alone) / elements)) for name, peak in zip(names, peaks, strict=True)]
-    note = "DiLoCo with strom, two simulated workers, which share what they agreed on; at a round, too."
-    return Table("Memory of local steps on a GPU", ("", "bytes a parameter over training"), rows, (note,))
-
-
 def main(arguments: Sequence[str]) -> None:
     options: Options = read_options("compress.gpu", "What buckets cost on a GPU or a CPU.", arguments)
     sizes, gpu = QUICK if options.quick else FULL, torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        arena = Arena(device, sizes)
-        tables = [*measure(arena), *([measure_local_steps(arena)] if gpu else [])]
+        tables = list(measure(Arena(device, sizes)))
     finally:
         dist.destroy_process_group()
     name = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}" if gpu else "The CPU"

@@ -124,46 +124,40 @@ def bound(update: Update) -> float:
 
 
 class Learner:
-    """A model that learns from what its workers' messages say."""
+    """A LeNet that learns from what its own messages say."""
 
-    def __init__(self, config: CompressedMethod, workers: int = 1, lr: float = 0.01, seed: int = 0) -> None:
+    def __init__(self, config: CompressedMethod) -> None:
         self.data = load_data(Mnist5k())
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         self.model = build(LeNet(), self.data.shape)
         self.parameters = list(self.model.named_parameters())
         shard = Shard.whole({name: parameter.numel() for name, parameter in self.parameters})
-        ops = ops_for(torch.device("cpu"), 1)
-        self.compressors = [Compressor(config, Worker(ops, rank, workers), shard) for rank in range(workers)]
-        self.elements, self.iteration, self.epoch, self.seed = shard.elements, 0, 0, seed
+        self.compressor = Compressor(config, Worker(ops_for(torch.device("cpu"), 1)), shard)
+        self.elements, self.iteration, self.epoch = shard.elements, 0, 0
         self.order = self.data.train_labels.numpy()[:0]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step(self, batch: int) -> tuple[int, Received]:
-        """One iteration; returns the bytes of a worker's payload and what the first one says."""
+        """One iteration; returns the bytes of its payload and what it says."""
         if self.order.size < batch:
-            self.order = epoch_order(len(self.data.train), self.seed, self.epoch)
+            self.order = epoch_order(len(self.data.train), 0, self.epoch)
             self.epoch += 1
         indices, self.order = torch.from_numpy(self.order[:batch]), self.order[batch:]
-        payloads = []
-        for compressor, share in zip(self.compressors, indices.chunk(len(self.compressors)), strict=True):
-            self.optimizer.zero_grad()
-            scores = self.model(self.data.train_inputs[share])
-            loss = nn.functional.cross_entropy(scores, self.data.train_labels[share])
-            loss.backward()  # type: ignore[no-untyped-call]
-            gradients = [_gradient(parameter) for _, parameter in self.parameters]
-            payloads.append(compressor.compress(gradients, self.iteration).payload.copy())
-        first, total = self.compressors[0], torch.zeros(self.elements)
-        incoming = first.read_all(dict(enumerate(payloads)))
-        received = [one for one in incoming if not isinstance(one, NonFinite)]
-        if len(received) < len(payloads):
-            raise FloatingPointError(f"{first.method} diverged")
-        first.total(received, len(received), total)
+        self.optimizer.zero_grad()
+        scores = self.model(self.data.train_inputs[indices])
+        nn.functional.cross_entropy(scores, self.data.train_labels[indices]).backward()  # type: ignore[no-untyped-call]
+        gradients = [_gradient(parameter) for _, parameter in self.parameters]
+        payload = self.compressor.compress(gradients, self.iteration).payload.copy()
+        received, total = self.compressor.read(payload), torch.zeros(self.elements)
+        if isinstance(received, NonFinite):
+            raise FloatingPointError(f"{self.compressor.method} diverged")
+        self.compressor.total([received], 1, total)
         pieces = total.split([parameter.numel() for _, parameter in self.parameters])
         for (_, parameter), piece in zip(self.parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
         self.optimizer.step()
         self.iteration += 1
-        return sum(payload.size for payload in payloads) // len(payloads), received[0]
+        return payload.size, received
 
 
 def _gradient(parameter: Tensor) -> Tensor:

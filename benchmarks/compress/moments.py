@@ -8,7 +8,9 @@ Can be stopped and continued: build/moments.jsonl has the trainings that were do
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +25,8 @@ from taugrad.platform.spec.models import Gpt
 
 from ..harness.paired import interval
 from ..harness.report import Table, number, publish, read_options
-from ..harness.trainings import Cells, kept_in
-from ..harness.workers import found_by
+from ..harness.trainings import Kept, kept_in
+from ..harness.workers import run_workers
 
 WORKERS, EVERY, BATCH, RATE = 4, 12, 4, 3e-3
 RESTART_EVERY = 4 * EVERY
@@ -63,7 +65,7 @@ class Scale:
 
 def train(
     moments_every: Mapping[str, int], restarts: bool, takes: bool, seed: int, steps: int
-) -> list[float]:
+) -> dict[str, float]:
     """A worker's training: the loss, and bits an element and step."""
     rank, parts = dist.get_rank(), load_text(TEXT)
     torch.manual_seed(seed)
@@ -82,7 +84,7 @@ def train(
     with local.agreed(), torch.no_grad():
         inputs, targets = parts.test.batch(np.arange(len(parts.test)), None)
         loss = float(loss_of(model, inputs, targets))
-    return [loss, local.totals.bits_per_param]
+    return {"loss": loss, "bits": local.totals.bits_per_param}
 
 
 def loss_of(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -103,7 +105,13 @@ def begin_anew(optimizer: torch.optim.Optimizer, rank: int, *, takes: bool) -> N
         optimizer.state.clear()
 
 
-def table(cells: Cells, scale: Scale) -> Table:
+def trained(**asked: Any) -> dict[str, float]:
+    """What `train` says, by workers that end with this call."""
+    results: dict[str, float] = run_workers(train, [asked], WORKERS)[0]
+    return results
+
+
+def table(cells: Kept, scale: Scale) -> Table:
     """All rows, without restarts and with them."""
     rows = []
     for restarts in (False, True):
@@ -111,12 +119,11 @@ def table(cells: Cells, scale: Scale) -> Table:
         ways += [(FROM_ANOTHER, {}, True)] if restarts else []
         own: list[float] = []
         for name, every, takes in ways:
+            given = {"moments_every": every, "restarts": restarts, "takes": takes, "steps": scale.steps}
             found = [
                 cells.of(
                     {"moments": name, "restarts": restarts, "seed": seed, "steps": scale.steps},
-                    lambda given=(every, restarts, takes, seed, scale.steps): dict(
-                        zip(("loss", "bits"), found_by(train, given, WORKERS)[0], strict=True)
-                    ),
+                    partial(trained, seed=seed, **given),
                 )
                 for seed in range(scale.seeds)
             ]
@@ -141,7 +148,7 @@ def main(arguments: Sequence[str]) -> None:
         workers=WORKERS, batch=BATCH, steps=scale.steps, rate=RATE, every=EVERY, restart=RESTART_EVERY,
         seeds=scale.seeds,
     )  # fmt: skip
-    publish("moments", options, introduction, [table(Cells(kept_in("moments", quick=options.quick)), scale)])
+    publish("moments", options, introduction, [table(Kept(kept_in("moments", quick=options.quick)), scale)])
 
 
 if __name__ == "__main__":

@@ -9,27 +9,28 @@ stopped and continued: finished trainings are in build/tuned.jsonl. --write also
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 
-import torch
-from torch import nn
-
-from taugrad.compressors.methods import read_config
+from taugrad.compressors.errors import Diverged
 from taugrad.dashboards.figures import save
 from taugrad.dashboards.labelling import Label, label_points
 from taugrad.dashboards.palette import GREY
 from taugrad.dashboards.style import SMALL_SIZE, WIDE, log_axis, new_panels
+from taugrad.platform.data.shape import Shape
+from taugrad.platform.models.building import build
+from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec.models import LeNet
 
 from ..harness.pages import RESULTS
-from ..harness.report import Table, number, publish, read_options, say
-from ..harness.trainings import Kept, begin, kept_in
+from ..harness.report import Table, number, publish, read_options
+from ..harness.trainings import Trainings, kept_in
 from ..papers import language_runs
 from ..papers.language import OUTER
 from ..papers.language_runs import Setting
-from .gradients import Learner
 
+SHAPE = Shape.image(1, 28, 28, 10)
 FLOAT32 = Setting("float32", "wgt(tau=1e-30)")
 """Sends every element that is not zero, whole."""
 GRADIENTS = (
@@ -100,16 +101,6 @@ INTRODUCTION = (
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What one training came to."""
-
-    loss: float
-    """Infinite where it diverged."""
-    bits: float
-    """Bits of an element in a worker's messages, an iteration."""
-
-
-@dataclass(frozen=True)
 class Workload:
     """A model that every method trains."""
 
@@ -117,33 +108,54 @@ class Workload:
     settings: Sequence[Setting]
     rates: tuple[float, ...]
     iterations: int
-    train: Callable[[Setting, float, int, int], Trained]
-    """Trains with a setting, a learning rate and a seed, for so many iterations."""
+    make: Callable[[Setting, float, int, int], RunSpec]
+    """A training with a setting, a learning rate and a seed, for so many iterations."""
     seeds: int = 3
 
+    def spec(self, setting: Setting, rate: float, seed: int = 0) -> RunSpec:
+        """A training."""
+        return self.make(setting, rate, seed, self.iterations)
 
-def train_gpt(setting: Setting, rate: float, seed: int, iterations: int) -> Trained:
-    """Trains as `papers.language` does."""
+
+def gpt_spec(setting: Setting, rate: float, seed: int, iterations: int) -> RunSpec:
+    """A training as those of `papers.language`."""
     size = language_runs.Size(2, iterations, batch=4, layers=2, width=64)
-    spec = replace(setting, optimizer={"lr": rate}).spec(size, seed)
-    result = language_runs.train(spec.model_dump_json())
-    return Trained(result["loss"], 32 / result["smaller"])
+    return replace(setting, optimizer={"lr": rate}).spec(size, seed)
 
 
-def train_lenet(setting: Setting, rate: float, seed: int, iterations: int) -> Trained:
-    """Trains on digits; the loss is that on the test digits."""
-    learner, sent = Learner(read_config(setting.line), 2, rate, seed), 0  # type: ignore[arg-type]
-    for _ in range(iterations):
-        sent += learner.step(32)[0]
-    with torch.no_grad():
-        scores, labels = learner.model(learner.data.test_inputs), learner.data.test_labels
-        loss = float(nn.functional.cross_entropy(scores, labels))
-    return Trained(loss, 8 * sent / (learner.elements * iterations))
+def lenet_spec(setting: Setting, rate: float, seed: int, iterations: int) -> RunSpec:
+    """A training on digits."""
+    return RunSpec.model_validate(
+        {
+            "model": {"kind": "lenet"},
+            "data": {"kind": "mnist5k"},
+            "training": {
+                "iterations": iterations,
+                "evaluate_every": iterations,
+                "batch_size": 32,
+                "optimizer": {"kind": "sgd", "lr": rate},
+            },
+            "compressor": setting.line,
+            "sync": {"mode": "simulated", "of": dict(setting.sync)},
+            "workers": {"count": 2},
+            "seed": seed,
+        }
+    )
+
+
+def train(text: str) -> dict[str, float]:
+    """The loss on held-out data, infinite where it diverged, and bits of an element an iteration."""
+    try:
+        result = language_runs.train(text)
+    except (Diverged, FloatingPointError):
+        return {"loss": math.inf, "bits": 0.0}
+    loss = math.inf if math.isnan(result["loss"]) else result["loss"]
+    return {"loss": loss, "bits": 32 / result["smaller"]}
 
 
 FULL = (
-    Workload("GPT", (*GRADIENTS, *LOCAL), (1e-3, 3e-3, 1e-2, 3e-2), 600, train_gpt),
-    Workload("LeNet", GRADIENTS, (0.0025, 0.005, 0.01, 0.02), 200, train_lenet),
+    Workload("GPT", (*GRADIENTS, *LOCAL), (1e-3, 3e-3, 1e-2, 3e-2), 600, gpt_spec),
+    Workload("LeNet", GRADIENTS, (0.0025, 0.005, 0.01, 0.02), 200, lenet_spec),
 )
 QUICK = tuple(
     replace(workload, settings=workload.settings[:7:6], rates=workload.rates[1:3], iterations=3, seeds=2)
@@ -165,41 +177,21 @@ class Row:
         return mean(self.losses)
 
 
-def trained(workload: Workload, kept: Kept, setting: Setting, rate: float, seed: int) -> Trained:
-    """A training; it is done where it is not kept yet."""
-    key = {
-        "model": workload.name,
-        "line": setting.line,
-        "sync": dict(setting.sync),
-        "rate": rate,
-        "seed": seed,
-        "iterations": workload.iterations,
-    }
-    for entry in kept.entries:
-        if entry["key"] == key:
-            return Trained(**entry["trained"])
-    try:
-        result = workload.train(setting, rate, seed, workload.iterations)
-    except FloatingPointError:
-        result = Trained(math.inf, 0.0)
-    if math.isnan(result.loss):
-        result = replace(result, loss=math.inf)
-    say(f"{workload.name}, {setting.name}, rate {rate:g}, seed {seed}: loss {result.loss:.4f}")
-    kept.add({"key": key, "trained": asdict(result)})
-    return result
-
-
-def measure(workload: Workload, kept: Kept) -> list[Row]:
+def measure(workload: Workload, trainings: Trainings) -> list[Row]:
     """Each method at its best rate; rows begin with the most bits."""
+    trainings.train(
+        [workload.spec(setting, rate) for setting in workload.settings for rate in workload.rates]
+    )
     rows = []
     for setting in workload.settings:
-        tried = {rate: trained(workload, kept, setting, rate, 0) for rate in workload.rates}
-        rate = min(tried, key=lambda one: tried[one].loss)
-        others = range(1, workload.seeds)
-        runs = [tried[rate], *(trained(workload, kept, setting, rate, seed) for seed in others)]
+        tried = {rate: trainings.of(workload.spec(setting, rate))["loss"] for rate in workload.rates}
+        rate = min(tried, key=tried.__getitem__)
+        specs = [workload.spec(setting, rate, seed) for seed in range(workload.seeds)]
+        trainings.train(specs)
+        runs = [trainings.of(spec) for spec in specs]
         every = f"every {EVERY}: " if setting.sync["mode"] == "weights" else ""
-        losses = [run.loss for run in runs]
-        rows.append(Row(every + setting.name, rate, losses, mean(run.bits for run in runs)))
+        losses, bits = [run["loss"] for run in runs], mean(run["bits"] for run in runs)
+        rows.append(Row(every + setting.name, rate, losses, bits))
     return sorted(rows, key=lambda row: -row.bits)
 
 
@@ -229,11 +221,12 @@ def table(workload: Workload, rows: Sequence[Row]) -> Table:
     return Table(workload.name, columns, cells)
 
 
-def visible_by_rate(gpt: Workload, kept: Kept) -> Table:
+def visible_by_rate(gpt: Workload, trainings: Trainings) -> Table:
     """How many bits PULSELoCo sends, by learning rate."""
-    rows = []
-    for rate in SMALL_RATES:
-        bits = trained(gpt, kept, PULSELOCO, rate, 0).bits
+    specs, rows = [gpt.spec(PULSELOCO, rate) for rate in SMALL_RATES], []
+    trainings.train(specs)
+    for rate, spec in zip(SMALL_RATES, specs, strict=True):
+        bits = trainings.of(spec)["bits"]
         rows.append((f"{rate:g}", number(bits), f"{number(32 / EVERY / bits)}x"))
     columns = ("learning rate", "bits an element", "fewer than DiLoCo")
     return Table("PULSELoCo with small learning rates", columns, rows)
@@ -277,9 +270,9 @@ def _short(name: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     options = read_options("compress.tuned", __doc__.partition("\n")[0], arguments)
-    begin()
-    kept, workloads = Kept(kept_in("tuned", quick=options.quick)), QUICK if options.quick else FULL
-    measured = {workload.name: measure(workload, kept) for workload in workloads}
+    trainings = Trainings(kept_in("tuned", quick=options.quick), train, lambda _: 1)
+    workloads = QUICK if options.quick else FULL
+    measured = {workload.name: measure(workload, trainings) for workload in workloads}
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
         images = RESULTS.parent / "images" if options.folder == RESULTS else options.folder
@@ -288,13 +281,13 @@ def main(arguments: Sequence[str]) -> None:
     introduction = INTRODUCTION.format(
         gpt_iterations=gpt.iterations,
         gpt_rates=", ".join(f"{rate:g}" for rate in gpt.rates),
-        lenet=Learner(read_config("fp16")).elements,  # type: ignore[arg-type]
+        lenet=sum(parameter.numel() for parameter in build(LeNet(), SHAPE).parameters()),
         lenet_iterations=lenet.iterations,
         lenet_rates=", ".join(f"{rate:g}" for rate in lenet.rates),
         every=EVERY,
     )
     tables = [table(workload, measured[workload.name]) for workload in workloads]
-    publish("tuned", options, introduction, [*tables, visible_by_rate(gpt, kept)])
+    publish("tuned", options, introduction, [*tables, visible_by_rate(gpt, trainings)])
 
 
 if __name__ == "__main__":

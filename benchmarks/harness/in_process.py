@@ -15,12 +15,27 @@ from taugrad.platform.training.trainer import Trainer
 
 
 class Following(Listener):
-    """A silent listener that knows the trainer, and keeps the last evaluation."""
+    """A silent listener that knows the trainer, and keeps what it reports.
+
+    Attributes:
+        trainer: the trainer.
+        last: the last evaluation.
+        logged: the metrics of every iteration that has some.
+    """
 
     trainer: Trainer
 
     def __init__(self) -> None:
         self.last: dict[str, float] = {}
+        self.logged: list[dict[str, float]] = []
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the metrics."""
+        self.logged.append(dict(metrics))
+
+    def series(self, name: str) -> list[float]:
+        """A metric over the iterations that have it."""
+        return [metrics[name] for metrics in self.logged if name in metrics]
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Keeps the evaluation."""
@@ -30,7 +45,7 @@ class Following(Listener):
 def fit(text: str, listener: Following) -> Trainer:
     """Trains a spec, given as JSON, to its end; the listener is given the trainer first."""
     spec = RunSpec.model_validate_json(text)
-    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device("cpu"), listener)
+    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device(spec.workers.device), listener)
     listener.trainer = trainer
     trainer.fit()
     return trainer

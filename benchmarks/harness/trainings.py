@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from datetime import datetime
+from multiprocessing import get_context, set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,12 @@ from torch._C._distributed_c10d import HashStore
 from taugrad.platform.spec import RunSpec
 
 from .report import say
-from .workers import forking
 
 TOGETHER = 2
 """Trainings at a time, each with a thread of its own."""
-
 BUILD = Path(__file__).resolve().parents[2] / "build"
-
 KEPT = Path(__file__).resolve().parents[1] / "kept"
 """What took hours: committed files, in which a benchmark goes on."""
-
 Train = Callable[[str], dict[str, float]]
 """Trains a spec, as JSON, in a process of its own; a function of a module, not a closure."""
 
@@ -39,19 +36,32 @@ def kept_in(name: str, *, quick: bool) -> Path:
 
 
 class Kept:
-    """What is known, in a file with a line of JSON for each entry.
+    """What is known, in a file with a line of JSON for each entry, such as a cell of a table.
 
     Attributes:
         entries: all of them, those of earlier starts first.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads what is known; nothing where there is no file."""
+        """Reads what is known; nothing where there is no file; see `kept_in`."""
         self._path = path
         whole, _, torn = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
         if torn:  # the benchmark was killed while it wrote
             path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
         self.entries: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+
+    def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """An entry; where it is not known, it is measured, and kept with what was asked for."""
+        entry = self.known(asked)
+        if entry is None:
+            say(", ".join(f"{name} {value}" for name, value in asked.items()))
+            entry = {**asked, **measure()}
+            self.add(entry)
+        return entry
+
+    def known(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """An entry, or None where it is not known yet."""
+        return next((entry for entry in self.entries if entry.items() >= asked.items()), None)
 
     def add(self, entry: dict[str, Any]) -> None:
         """Writes an entry down."""
@@ -66,32 +76,6 @@ class Kept:
 def key_of(spec: RunSpec) -> str:
     """The key of a spec, from the fields that it was given: new fields with a default do not change it."""
     return hashlib.sha256(spec.model_dump_json(exclude_unset=True).encode()).hexdigest()[:12]
-
-
-class Cells:
-    """What was measured, each cell of a table once."""
-
-    def __init__(self, path: Path) -> None:
-        """Reads those that are known; `kept_in` is where most benchmarks keep theirs."""
-        self._kept = Kept(path)
-
-    def of(self, asked: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """A cell; where it is not known, it is measured, and kept with what was asked for."""
-        entry = self.known(asked)
-        if entry is None:
-            print(", ".join(f"{name} {value}" for name, value in asked.items()), "...", flush=True)
-            entry = self.keep(asked, measure())
-        return entry
-
-    def known(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A cell, or None where it is not measured yet."""
-        return next((entry for entry in self._kept.entries if entry.items() >= asked.items()), None)
-
-    def keep(self, asked: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
-        """Writes a cell down."""
-        entry = {**asked, **measured}
-        self._kept.add(entry)
-        return entry
 
 
 class Trainings:
@@ -125,7 +109,8 @@ class Trainings:
         if not todo:
             return
         ordered = sorted(todo.values(), key=lambda spec: -self._work(spec))
-        with ProcessPoolExecutor(TOGETHER, forking(), initializer=begin) as pool:
+        set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "numba"])  # takes seconds
+        with ProcessPoolExecutor(TOGETHER, get_context("forkserver"), initializer=begin) as pool:
             running: dict[Future[dict[str, float]], RunSpec] = {
                 pool.submit(self._train, spec.model_dump_json()): spec for spec in ordered
             }

@@ -8,31 +8,21 @@ build/churn.jsonl has the trainings that were done.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
 
 from ..harness.report import Table, number, publish, read_options
-from ..harness.trainings import Cells, kept_in
+from ..harness.trainings import Kept, kept_in
 from . import why_not
-from .churn_cases import (
-    FULL,
-    LINK,
-    QUICK,
-    SLOW_LINK,
-    TOGETHER,
-    Records,
-    Scale,
-    join,
-    kills,
-    two_six_three,
-    undisturbed,
-)
+from .churn_cases import CASES, FULL, LINK, QUICK, SLOW_LINK, TOGETHER, Scale, join, records_of
 from .churn_hosts import Hosts
 from .churn_member import CONTEXT, Settings
+from .churn_record import Record
 
+Records = Mapping[str, Sequence[Record]]
 _PRIORITY = -10
 """Hosts sleep most of the time; when they want to compute, nothing else on this machine delays them."""
 INTRODUCTION = (
@@ -54,14 +44,12 @@ INTRODUCTION = (
 
 def learned(records: Records, scale: Scale) -> Table:
     """Examples and loss."""
-    names = [name for name, case in records.cases.items() if case.act in (undisturbed, kills, two_six_three)]
+    names = [name for name in records if CASES[name].whole]
     rate = rate_of(records)
-    equal = min(
-        run.examples() for name in names if records.cases[name].kind is Hosts for run in records[name]
-    )
+    equal = min(run.examples() for name in names if CASES[name].kind is Hosts for run in records[name])
     rows = []
     for name in names:
-        runs, case = records[name], records.cases[name]
+        runs, case = records[name], CASES[name]
         seconds, examples = sum(run.seconds for run in runs), sum(run.examples() for run in runs)
         possible = rate * sum(run.member_seconds() for run in runs)
         at_pace = scale.hosts * Settings.batch / scale.pace_s * seconds
@@ -153,10 +141,11 @@ def deaths(records: Records) -> Table:
 def joins(records: Records, scale: Scale) -> Table:
     """What a new member takes."""
     rows = []
-    for name, case in records.cases.items():
+    for name, (run, *_) in records.items():
+        case = CASES[name]
         if case.act is not join:
             continue
-        found, (layers, width) = records[name][0].joins(), case.model(scale)
+        found, (layers, width) = run.joins(), case.model(scale)
         model = GptNetwork(Gpt(layers=layers, width=width), CONTEXT, 256)
         parameters = sum(weights.numel() for weights in model.parameters())
         moments = "moments" in case.settings
@@ -191,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     scale = QUICK if options.quick else FULL
-    records = Records(Cells(kept_in("churn", quick=options.quick)), scale)
+    records = records_of(Kept(kept_in("churn", quick=options.quick)), scale)
     introduction = INTRODUCTION.format(
         hosts=scale.hosts, link=LINK, every=Settings.every, pace=scale.pace_s, kill=scale.kill_s,
         back=scale.back_s, together=TOGETHER, priority=_PRIORITY, checkpoint=Settings.checkpoint_s,

@@ -3,12 +3,12 @@
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from time import sleep, time
 from typing import Any
 
-from ..harness.trainings import Cells
+from ..harness.trainings import Kept
 from . import Link, Network
 from .churn_hosts import Elastic, FixedGroup, Hosts
 from .churn_member import Settings
@@ -52,71 +52,51 @@ QUICK = Scale(
 )  # fmt: skip
 
 
-def undisturbed(hosts: Hosts, scale: Scale) -> tuple[float, float]:
+Act = Callable[[Hosts, Scale, float], None]
+"""What happens in a training, whose hosts had all exchanged at a time."""
+
+
+def nothing(hosts: Hosts, scale: Scale, began: float) -> None:
     """Nothing happens."""
-    began = hosts.begin(scale.hosts)
-    return began, began + scale.whole_s
 
 
-def kills(hosts: Hosts, scale: Scale) -> tuple[float, float]:
+def kills(hosts: Hosts, scale: Scale, began: float) -> None:
     """One host after the other is killed, and is back after a while."""
-    began = hosts.begin(scale.hosts)
     for place in range(int(scale.whole_s / scale.kill_s)):
         sleep_until(began + (place + 0.5) * scale.kill_s)
         hosts.kill(place % scale.hosts)
         sleep(scale.back_s)
         hosts.start(place % scale.hosts)
-    return began, began + scale.whole_s
 
 
-def two_six_three(hosts: Hosts, scale: Scale) -> tuple[float, float]:
-    """Two members; four join from a quarter of the time on, three leave from three quarters on."""
-    began = hosts.begin(2)
+def two_six_three(hosts: Hosts, scale: Scale, began: float) -> None:
+    """Four join two members from a quarter of the time on, three leave from three quarters on."""
     for host in range(2, 6):
         sleep_until(began + scale.whole_s * (0.2 + 0.025 * host))
         hosts.start(host)
     for host in (0, 2, 4):
         sleep_until(began + scale.whole_s * (0.75 + 0.02 * host))
         hosts.notify(host)
-    return began, began + scale.whole_s
 
 
-def slow_link(hosts: Hosts, scale: Scale) -> tuple[float, float]:
-    """Nothing happens, for a shorter time."""
-    began = hosts.begin(scale.hosts)
-    return began, began + scale.part_s
-
-
-def slow_host(hosts: Hosts, scale: Scale) -> tuple[float, float]:
-    """The last host has a quarter of the speed."""
-    hosts.paces[scale.hosts - 1] = 4 * scale.pace_s
-    return slow_link(hosts, scale)
-
-
-def suspended(hosts: Hosts, scale: Scale) -> tuple[float, float]:
+def suspended(hosts: Hosts, scale: Scale, began: float) -> None:
     """The last host is stopped for a while."""
-    began = hosts.begin(scale.hosts)
     sleep(scale.part_s / 4)
     hosts.suspend(scale.hosts - 1, scale.suspended_s)
-    return began, began + scale.part_s
 
 
-def coordinator_killed(hosts: Hosts, scale: Scale) -> tuple[float, float]:
+def coordinator_killed(hosts: Hosts, scale: Scale, began: float) -> None:
     """The coordinator is killed, and is back after a while."""
-    began = hosts.begin(scale.hosts)
     sleep(scale.part_s / 4)
     hosts.restart_coordinator(scale.away_s)
-    return began, began + scale.part_s
 
 
-def join(hosts: Hosts, scale: Scale) -> tuple[float, float]:
-    """Two members, and two new ones, one after the other."""
-    began = hosts.begin(2)
+def join(hosts: Hosts, scale: Scale, began: float) -> None:
+    """Two new members join, one after the other."""
     for host in (2, 3):
         started = time()
         hosts.start(host)
         hosts.wait_for(host, "exchange", started)
-    return began, time()
 
 
 def sleep_until(at: float) -> None:
@@ -126,18 +106,21 @@ def sleep_until(at: float) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A training.
+    """A training."""
 
-    `act` gets the hosts, and returns when all were in and when the time was over.
-    """
-
-    act: Callable[[Hosts, Scale], tuple[float, float]]
+    act: Act
     kind: type[Hosts] = Hosts
+    begin: int = 0
+    """Hosts that begin, if not as many as usual."""
     hosts: int = 0
-    """If not as many as usual."""
+    """All hosts, if not as many as usual."""
+    whole: bool = True
+    """Whether it is one of those from which the examples learned are compared."""
     has_seeds: bool = False
     """Whether it is done several times."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    slow_host: bool = False
+    """Whether the last host has a quarter of the speed."""
     slow_link: bool = False
     """Whether the last host has a tenth of the link."""
     large: bool = False
@@ -147,25 +130,32 @@ class Case:
         """Layers and width."""
         return scale.large if self.large else (Settings.layers, Settings.width)
 
+    def seconds(self, scale: Scale) -> float:
+        """How long it goes on; a `join` ends when all have joined."""
+        return scale.whole_s if self.whole else scale.part_s
+
 
 MOMENTS = {"moments": True}
+_CHANGING = Case(two_six_three, begin=2, hosts=6)
+_DISTURBED = Case(nothing, whole=False)
+_JOIN = Case(join, begin=2, hosts=4, whole=False)
 CASES: dict[str, Case] = {
-    "undisturbed": Case(undisturbed, has_seeds=True),
+    "undisturbed": Case(nothing, has_seeds=True),
     "kills": Case(kills, has_seeds=True),
-    "2 to 6 to 3": Case(two_six_three, hosts=6),
-    "2 to 6 to 3, with moments": Case(two_six_three, hosts=6, settings=MOMENTS),
+    "2 to 6 to 3": _CHANGING,
+    "2 to 6 to 3, with moments": replace(_CHANGING, settings=MOMENTS),
     "fixed group, kills": Case(kills, FixedGroup),
-    "DDP": Case(undisturbed, Elastic),
+    "DDP": Case(nothing, Elastic),
     "DDP, kills": Case(kills, Elastic),
     "DDP, kills, checkpoints every 10 s": Case(kills, Elastic, settings={"checkpoint_s": 10.0}),
-    "a quarter of the speed": Case(slow_host),
-    "a tenth of the link": Case(slow_link, slow_link=True),
-    "suspended": Case(suspended),
-    "coordinator killed": Case(coordinator_killed),
-    "join": Case(join, hosts=4),
-    "join, with moments": Case(join, hosts=4, settings=MOMENTS),
-    "join, large": Case(join, hosts=4, large=True),
-    "join, large, with moments": Case(join, hosts=4, large=True, settings=MOMENTS),
+    "a quarter of the speed": replace(_DISTURBED, slow_host=True),
+    "a tenth of the link": replace(_DISTURBED, slow_link=True),
+    "suspended": replace(_DISTURBED, act=suspended),
+    "coordinator killed": replace(_DISTURBED, act=coordinator_killed),
+    "join": _JOIN,
+    "join, with moments": replace(_JOIN, settings=MOMENTS),
+    "join, large": replace(_JOIN, large=True),
+    "join, large, with moments": replace(_JOIN, large=True, settings=MOMENTS),
 }
 
 
@@ -182,8 +172,12 @@ def trained(case: Case, scale: Scale) -> dict[str, Any]:
     topology = Topology(tuple(links), (0,) * len(links))
     with Network(topology) as network, tempfile.TemporaryDirectory(prefix="taugrad-") as folder:
         hosts = case.kind(network, Path(folder), pace_s, **settings)
+        if case.slow_host:
+            hosts.paces[scale.hosts - 1] = 4 * pace_s
         try:
-            began, ended = case.act(hosts, scale)
+            began = hosts.begin(case.begin or scale.hosts)
+            case.act(hosts, scale, began)
+            ended = time() if case.act is join else began + case.seconds(scale)
             sleep_until(ended + _ROUNDS_AFTER * Settings.every * pace_s)
             lines = hosts.lines()
         finally:
@@ -197,29 +191,25 @@ def trained(case: Case, scale: Scale) -> dict[str, Any]:
     }
 
 
-class Records:
-    """All trainings, by name.
+def cases_of(scale: Scale) -> dict[str, Case]:
+    """The trainings by name."""
+    return {name: case for name, case in CASES.items() if scale.variants or not case.settings}
 
-    Attributes:
-        cases: what was trained.
-    """
 
-    def __init__(self, cells: Cells, scale: Scale) -> None:
-        """Trains what is not known, some at a time."""
-        self._cells, self._scale = cells, scale
-        self.cases = {name: case for name, case in CASES.items() if scale.variants or not case.settings}
-        asked = [(name, 0) for name in self.cases]
-        seeds = range(1, scale.seeds)
-        asked += [(name, seed) for name, case in self.cases.items() if case.has_seeds for seed in seeds]
-        self._records: dict[str, list[Record]] = {name: [] for name in self.cases}
-        with ThreadPoolExecutor(TOGETHER) as pool:
-            for (name, _), record in zip(asked, pool.map(self._record, asked), strict=True):
-                self._records[name].append(record)
+def records_of(cells: Kept, scale: Scale) -> dict[str, list[Record]]:
+    """All trainings, by name; trains what is not known, some at a time."""
+    cases = cases_of(scale)
+    asked = [(name, 0) for name in cases]
+    asked += [
+        (name, seed) for name, case in cases.items() if case.has_seeds for seed in range(1, scale.seeds)
+    ]
 
-    def _record(self, asked: tuple[str, int]) -> Record:
-        name, seed = asked
-        cell = self._cells.of({"case": name, "seed": seed}, lambda: trained(CASES[name], self._scale))
+    def record(name: str, seed: int) -> Record:
+        cell = cells.of({"case": name, "seed": seed}, lambda: trained(CASES[name], scale))
         return Record(**{part.name: cell[part.name] for part in fields(Record)})
 
-    def __getitem__(self, name: str) -> list[Record]:
-        return self._records[name]
+    records: dict[str, list[Record]] = {name: [] for name in cases}
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for (name, _), training in zip(asked, pool.map(record, *zip(*asked, strict=True)), strict=True):
+            records[name].append(training)
+    return records

@@ -49,32 +49,28 @@ class Record:
     def joins(self) -> list[tuple[float, Line, Line, Line]]:
         """For each process that was started within the time: when, and its first line of each event."""
         joins = []
-        for host, start, end in self.spans:
-            firsts = [
-                next(
-                    (
-                        line for line in self.lines
-                        if (line["host"], line["event"]) == (host, event) and start < line["at"] < end
-                    ),
-                    None,
-                )
-                for event in ("begins", "in", "exchange")
-            ]  # fmt: skip
-            begins, joined, exchange = firsts
-            if start > 0 and begins and joined and exchange:
-                joins.append((start, begins, joined, exchange))
+        for span in self.spans:
+            begins, joined, exchange = (self._first(event, span) for event in ("begins", "in", "exchange"))
+            if span[1] > 0 and begins and joined and exchange:
+                joins.append((span[1], begins, joined, exchange))
         return joins
 
-    def member_seconds(self, hosts: Collection[int] | None = None) -> float:
+    def _first(self, event: str, span: list[float]) -> Line | None:
+        """The first line of an event that a process wrote."""
+        host, start, end = span
+        known = (
+            line for line in self.lines
+            if (line["host"], line["event"]) == (host, event) and start < line["at"] < end
+        )  # fmt: skip
+        return next(known, None)
+
+    def member_seconds(self) -> float:
         """Seconds of all hosts together, from when they were in until they ended."""
         total = 0.0
-        for host, start, end in self.spans:
-            if hosts is None or host in hosts:
-                joined = (
-                    line["at"] for line in self.lines
-                    if (line["host"], line["event"]) == (host, "in") and start < line["at"] < end
-                )  # fmt: skip
-                total += max(0.0, min(end, self.seconds) - max(next(joined, self.seconds), 0.0))
+        for span in self.spans:
+            joined = self._first("in", span)
+            began = self.seconds if joined is None else max(joined["at"], 0.0)
+            total += max(0.0, min(span[2], self.seconds) - began)
         return total
 
     def loss_at(self, examples: float) -> float:
@@ -108,11 +104,6 @@ class Record:
             if event == what and (host < 0) == coordinator and 0 < at < self.seconds
         ]
 
-    def last(self, name: str, hosts: Collection[int] | None = None) -> list[int]:
-        """What the hosts' last exchanges say, by host."""
-        values = {
-            line["host"]: line[name]
-            for line in self.lines
-            if line["event"] == "exchange" and (hosts is None or line["host"] in hosts)
-        }
-        return [value for _, value in sorted(values.items())]
+    def last(self, name: str) -> list[int]:
+        """What the hosts' last exchanges say."""
+        return list({line["host"]: line[name] for line in self.lines if line["event"] == "exchange"}.values())

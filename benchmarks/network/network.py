@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -123,6 +123,6 @@ class Network:
         assert self._keeper is not None
         ip(f"-n {name_of(self._keeper.pid, 'middle')} link set port{number} {state}")
 
-    def probe(self, source: int = 0, to: int = 1, environment: Mapping[str, str] | None = None) -> Probe:
+    def probe(self, source: int = 0, to: int = 1) -> Probe:
         """Measures rate, delay and loss from one host to another."""
-        return probe(self.hosts[source].command, self.hosts[to].command, self.hosts[to].address, environment)
+        return probe(self.hosts[source].command, self.hosts[to].command, self.hosts[to].address)

@@ -8,9 +8,10 @@ from typing import Any
 from taugrad.platform.spec import RunSpec
 
 from ..harness.report import environment, say
-from ..harness.trainings import Cells, key_of
+from ..harness.trainings import Kept, key_of
+from ..harness.workers import run_workers
 from . import Link, Network, uniform
-from .network_workers import found_by
+from .network_train import train
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ AT_ONCE = 6
 """So many trainings are done on one network, by the same processes."""
 
 
-def over(link: str, asked: Sequence[Asked], kept: Cells) -> list[dict[str, Any]]:
+def over(link: str, asked: Sequence[Asked], kept: Kept) -> list[dict[str, Any]]:
     """The trainings over a link; those that are not known are done, some at a time."""
     missing = [cell for cell in asked if kept.known(_of(link, cell)) is None]
     for first in range(0, len(missing), AT_ONCE):
         batch = missing[first : first + AT_ONCE]
         for cell, results in zip(batch, over_link(link, batch), strict=True):
-            kept.keep(_of(link, cell), results)
+            kept.add({**_of(link, cell), **results})
     return [kept.of(_of(link, cell), dict) for cell in asked]
 
 
@@ -54,10 +55,12 @@ def over_link(link: str, asked: Sequence[Asked]) -> list[dict[str, Any]]:
     """Trainings by a host for each worker on one network, and what its probe found."""
     (hosts,) = {cell.spec.workers.count for cell in asked}
     say(f"{len(asked)} trainings over {link}")
-    trainings = [(cell.spec.model_dump_json(), cell.half, cell.slept) for cell in asked]
+    trainings = [
+        {"text": cell.spec.model_dump_json(), "half": cell.half, "slept": cell.slept} for cell in asked
+    ]
     with Network(uniform(hosts, Link.parse(link))) as network:
         probe = str(network.probe())
-        results = found_by(network, "train", trainings=trainings)
+        results = run_workers(train, trainings, hosts, network.hosts)
     said = {"probe": probe, "date": datetime.now().astimezone().date().isoformat(), "machine": environment()}
     lines = [{"line": cell.half or str(cell.spec.compressor), "slept": cell.slept} for cell in asked]
     return [{**line, **said, **result} for line, result in zip(lines, results, strict=True)]

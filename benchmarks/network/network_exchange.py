@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells, kept_in
+from ..harness.trainings import Kept, kept_in
+from ..harness.workers import run_workers
 from . import Link, Network, uniform, why_not
-from .network_workers import found_by
+from .network_step import measure
 
 BUILTIN = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
 BARE = "bare"
@@ -46,10 +47,9 @@ def measured(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]
     """All methods on one network."""
     with Network(uniform(hosts, Link.parse(link))) as network:
         probe = str(network.probe())
-        return {
-            "probe": probe,
-            "methods": found_by(network, "exchange", methods=METHODS, elements=elements, steps=steps),
-        }
+        asked = [{"method": method, "elements": elements, "steps": steps} for method in METHODS]
+        results = run_workers(measure, asked, hosts, network.hosts)
+    return {"probe": probe, "methods": dict(zip(METHODS, results, strict=True))}
 
 
 def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
-    kept = Cells(kept_in("network_exchange", quick=options.quick))
+    kept = Kept(kept_in("network_exchange", quick=options.quick))
     rows: list[tuple[str, ...]] = []
     shares: list[tuple[str, ...]] = []
     for link, hosts in cells:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells, kept_in
+from ..harness.trainings import Kept, kept_in
+from ..harness.workers import run_workers
 from . import Link, Network, two_sites, why_not
-from .network_workers import found_by
+from .network_sites_step import measure
 
 LINE = "wgt(density(0.01))"
 WAYS = ("exact", "hierarchical", "sharded", "islands", "dense", "dense islands")
@@ -48,8 +49,9 @@ def measured(at_each: int, between: str, steps: int, elements: int) -> dict[str,
     """All ways on one network."""
     with Network(two_sites(at_each, Link.parse(INSIDE), Link.parse(between))) as network:
         probe = network.probe(0, at_each)
-        ways = found_by(network, "sites", line=LINE, ways=WAYS, elements=elements, steps=steps)
-    return {"rate": probe.rate, "probe": str(probe), "ways": ways}
+        asked = [{"line": LINE, "way": way, "elements": elements, "steps": steps} for way in WAYS]
+        results = run_workers(measure, asked, 2 * at_each, network.hosts)
+    return {"rate": probe.rate, "probe": str(probe), "ways": dict(zip(WAYS, results, strict=True))}
 
 
 def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -95,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"no network can be made here: {reason}", file=sys.stderr)
         return 2
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
-    kept = Cells(kept_in("network_sites", quick=options.quick))
+    kept = Kept(kept_in("network_sites", quick=options.quick))
     rows: list[tuple[str, ...]] = []
     for at_each, between in QUICK_CELLS if options.quick else CELLS:
         asked = {"at_each": at_each, "between": between, "steps": steps, "elements": elements}

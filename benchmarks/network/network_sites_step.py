@@ -1,6 +1,7 @@
 """What a worker of network/network_sites.py does, at the first of two sites or at the second."""
 
-from time import perf_counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops import ops_for
 
-from .network_step import DRAWN, WARM_UP, Given, drawn_gradients
+from .network_step import DRAWN, WARM_UP, Given, drawn_gradients, timed
 
 DENSE_STEPS = 4
 
@@ -40,9 +41,10 @@ def through_the_hook(line: str, form: Any, elements: int, steps: int) -> dict[st
     state = CompressionState(ddp, line, pattern=pattern, sites=sites.members if pattern == form else None)
     ddp.register_comm_hook(state, compression_hook)
     drawn = drawn_gradients(ddp.module.weights)
-    timed(ddp, drawn, min(WARM_UP, steps))
+    step = passes(ddp, drawn)
+    timed(step, min(WARM_UP, steps))
     received, before = state.totals.received_bytes, state.traffic.link_bytes.copy()
-    seconds = timed(ddp, drawn, steps)
+    seconds = timed(step, steps)
     links = np.zeros((workers, workers))
     links[dist.get_rank()] = state.traffic.link_bytes - before
     counted = np.array([state.totals.received_bytes - received, *links.flat])
@@ -65,27 +67,24 @@ def in_islands(line: str, elements: int, steps: int) -> dict[str, Any]:
     drawn = drawn_gradients(model.weights)
     fully_shard(model, mesh=mesh["shards"])
     state = compress_replicas(model, mesh["islands"], line)
-    timed(model, drawn, min(WARM_UP, steps))
+    step = passes(model, drawn)
+    timed(step, min(WARM_UP, steps))
     before = state.totals.received_bytes
-    seconds = timed(model, drawn, steps)
+    seconds = timed(step, steps)
     links = torch.zeros((workers, workers), dtype=torch.float64)
     links[rank, (rank + workers // 2) % workers] = (state.totals.received_bytes - before) / steps
     dist.all_reduce(links)
     return {"seconds": seconds, "message": [], "links": links.tolist()}
 
 
-def timed(model: nn.Module, drawn: list[Any], steps: int) -> list[float]:
-    """Seconds of forward and backward passes of the slowest worker."""
-    seconds = torch.zeros(steps, dtype=torch.float64)
-    for step in range(steps):
+def passes(model: nn.Module, drawn: list[Any]) -> Callable[[int], Callable[[], object]]:
+    """A forward and a backward pass, for `timed`."""
+
+    def prepare(step: int) -> Callable[[], object]:
         model.zero_grad()
-        dist.barrier()
-        started = perf_counter()
-        model(drawn[step % DRAWN]).backward()
-        seconds[step] = perf_counter() - started
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    times: list[float] = seconds.tolist()
-    return times
+        return lambda: model(drawn[step % DRAWN]).backward()
+
+    return prepare
 
 
 def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
@@ -98,37 +97,31 @@ def sharded(line: str, elements: int, steps: int) -> dict[str, Any]:
     method = read_config(line)
     pattern = pattern_for("sharded", method, method, worker, sizes)
     averaging = Averaging(carrier, pattern, pattern.names)
-    drawn = drawn_gradients(weights)
-    seconds, traffic = torch.zeros(steps, dtype=torch.float64), Traffic(carrier.workers)
-    for step in range(-WARM_UP, steps):
-        gradients = [gradient.flatten().clone() for gradient in drawn[step % DRAWN]]
-        if step == 0:
-            traffic = Traffic(carrier.workers)
-        dist.barrier()
-        started = perf_counter()
+    drawn, traffic = drawn_gradients(weights), Traffic(carrier.workers)
+
+    def exchange(gradients: list[torch.Tensor]) -> None:
         pending = averaging.begin(gradients)
         averaging.finish(run(averaging.complete(pending)), pending.record, Step(), traffic)
-        if step >= 0:
-            seconds[step] = perf_counter() - started
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+
+    def prepare(step: int) -> Callable[[], object]:
+        return partial(exchange, [gradient.flatten().clone() for gradient in drawn[step % DRAWN]])
+
+    timed(prepare, WARM_UP)
+    before = traffic.link_bytes.copy()
+    seconds = timed(prepare, steps)
     links = torch.zeros((carrier.workers, carrier.workers), dtype=torch.float64)
-    links[carrier.rank] = torch.from_numpy(traffic.link_bytes / steps)
+    links[carrier.rank] = torch.from_numpy((traffic.link_bytes - before) / steps)
     dist.all_reduce(links)
     carrier.close()
-    return {"seconds": seconds.tolist(), "message": [], "links": links.tolist()}
+    return {"seconds": seconds, "message": [], "links": links.tolist()}
 
 
-def sites(line: str, ways: list[str], elements: int, steps: int) -> dict[str, Any]:
-    """Each of these ways; see `network_sites.WAYS`."""
-    results = {}
-    for way in ways:
-        is_dense = "dense" in way  # which takes long, and always the same
-        sent, count = ("none", min(steps, DENSE_STEPS)) if is_dense else (line, steps)
-        if way == "sharded":
-            results[way] = sharded(sent, elements, count)
-        elif "island" in way:
-            results[way] = in_islands(sent, elements, count)
-        else:
-            form = "hierarchical" if way == "hierarchical" else "exact"
-            results[way] = through_the_hook(sent, form, elements, count)
-    return results
+def measure(line: str, way: str, elements: int, steps: int) -> dict[str, Any]:
+    """One of `network_sites.WAYS`."""
+    if "dense" in way:  # which takes long, and always the same
+        line, steps = "none", min(steps, DENSE_STEPS)
+    if way == "sharded":
+        return sharded(line, elements, steps)
+    if "island" in way:
+        return in_islands(line, elements, steps)
+    return through_the_hook(line, "hierarchical" if way == "hierarchical" else "exact", elements, steps)

@@ -3,7 +3,7 @@
 Methods are compressors' lines, or fp16 and powersgd, torch's own hooks, or bare, which exchanges nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -68,8 +68,22 @@ def nothing(_: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     return done
 
 
+def timed(prepare: Callable[[int], Callable[[], object]], steps: int) -> list[float]:
+    """Seconds of each step of the slowest worker; `prepare` does what is not timed, and returns what is."""
+    seconds = torch.zeros(steps, dtype=torch.float64)
+    for step in range(steps):
+        work = prepare(step)
+        dist.barrier()
+        started = perf_counter()
+        work()
+        seconds[step] = perf_counter() - started
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    times: list[float] = seconds.tolist()
+    return times
+
+
 def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
-    """Seconds of each step, of the slowest worker, and worker 0's parts of them."""
+    """Seconds of each backward pass, of the slowest worker, and worker 0's parts of them."""
     torch.manual_seed(0)
     ddp = DistributedDataParallel(Given(elements))
     state = None
@@ -84,32 +98,27 @@ def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
         state = CompressionState(ddp, method)
         ddp.register_comm_hook(state, compression_hook)
     drawn = drawn_gradients(ddp.module.weights)
-    seconds = torch.zeros(steps, dtype=torch.float64)
     parts: list[dict[str, float]] = []
-    for step in range(-WARM_UP, steps):
+
+    def prepare(step: int) -> Callable[[], object]:
         ddp.zero_grad()
         loss = ddp(drawn[step % DRAWN])
-        dist.barrier()
-        started = perf_counter()
-        loss.backward()
-        taken = perf_counter() - started
-        if step < 0:
-            continue
-        seconds[step] = taken
-        if state is not None:
-            last = state.last_step
-            parts.append(
-                {
-                    "compress": last.compress_s,
-                    "decompress": last.decompress_s,
-                    "exchange": last.exchange_s,
-                    "bytes": last.wire_bytes,
-                }
-            )
-    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return {"seconds": seconds.tolist(), "parts": parts}
 
+        def backward() -> None:
+            loss.backward()
+            if state is not None:
+                last = state.last_step
+                parts.append(
+                    {
+                        "compress": last.compress_s,
+                        "decompress": last.decompress_s,
+                        "exchange": last.exchange_s,
+                        "bytes": last.wire_bytes,
+                    }
+                )
 
-def exchange(methods: list[str], elements: int, steps: int) -> dict[str, Any]:
-    """The same of every method."""
-    return {method: measure(method, elements, steps) for method in methods}
+        return backward
+
+    timed(prepare, WARM_UP)
+    parts.clear()
+    return {"seconds": timed(prepare, steps), "parts": parts}

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from math import inf
 from statistics import fmean
 from textwrap import fill
@@ -20,17 +21,16 @@ from textwrap import fill
 import numpy as np
 
 from taugrad.compressors.errors import Diverged
-from taugrad.platform.spec import RunSpec
 
 from ..harness.in_process import Following, fit
-from ..harness.report import RESULTS, Place, Table, number, publish, read_options
-from ..harness.trainings import KEPT, Cells, Trainings, kept_in, key_of
+from ..harness.report import RESULTS, Place, Table, credit, number, publish, read_options
+from ..harness.trainings import KEPT, Kept, Trainings, kept_in, key_of
 from ..harness.workers import train_by
 from . import first_screen, why_not
 from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_conditions import condition_tables, more_cores_table
-from .target_figure import Measured, Minutes, best_of_kinds, draw, recorded, times_table
+from .target_figure import Minutes, best_of_kinds, draw, recorded, times_table
 from .target_search import BEGUN, PATIENCE, SLACK, Search, searched, train_seeds, with_more_hosts
 from .target_settings import (
     ATTEMPTS,
@@ -72,25 +72,18 @@ PICTURE = RESULTS.parent / "images" / "time_to_target.png"
 PICTURED = ("2mbit,0ms", "10mbit,0ms", "10mbit,50ms", "50mbit,0ms", "50mbit,20ms", "1gbit,20ms")
 RATES = ("2 and 10 Mbit/s", "the others")
 """Which of these links are on the pages of `slow` and of `gpt`."""
-_BETWEEN = ("<!-- time to target: begin -->", "<!-- time to target: end -->")
 DOCS = RESULTS.parent
-PLACE = Place(DOCS / "network.md", *_BETWEEN)
-"""Where the picture stands with a table; the README's is made of this one and that of slow links."""
-SLOW_PLACES = {
-    name: Place(DOCS / "network.md", f"<!-- {links}: begin -->", f"<!-- {links}: end -->")
-    for name, links in (("slow", "slow links"), ("many", "many workers"))
-}
-SLOW_CAPTIONS = {
+MARKS = {"gpt": "time to target", "slow": "slow links", "many": "many workers"}
+"""Where tables of times stand in docs/network.md; the README's is made of the first two."""
+CAPTIONS = {
+    "gpt": "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo "
+    "and strom have had the same number of trainings each, the others a search of learning rates. taugrad "
+    "has all of them. All settings:",
     "slow": "Four hosts, seconds to the target, each contender at its best of "
     f"{SLOW.contenders[-1].trainings} trainings, with {SLOW.seeds} seeds. All settings:",
     "many": f"{MANY.hosts} hosts, seconds to the target, each contender at its best of {BEGUN} "
     "trainings. All settings:",
 }
-CAPTION = (
-    "Four hosts, seconds to the target, each contender at its best on the link: DiLoCo, SparseLoCo and strom "
-    "have had the same number of trainings each, the others a search of learning rates. taugrad has all of "
-    "them. All settings:"
-)
 WHOLE_RUNS = 2
 """Runs are whole for this many of the fastest contenders, and for the best peer."""
 INTRODUCTION = (
@@ -142,7 +135,7 @@ NOTES = {"slow": SLOW_NOTES, "many": MANY_NOTES}
 
 def train(text: str) -> dict[str, float]:
     """Steps to the target, infinity where it is not reached; bytes a step and worker; the model's score."""
-    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
+    return train_by(_trained, text)
 
 
 def _trained(text: str) -> dict[str, float]:
@@ -222,7 +215,7 @@ def _limit(half: Row, peer: float) -> str:
 
 
 def whole_table(
-    workload: Workload, rows: Sequence[Row], trainings: Trainings, cells: Cells, link: str
+    workload: Workload, rows: Sequence[Row], trainings: Trainings, cells: Kept, link: str
 ) -> Table:
     """Runs to the target by the clock, beside the product."""
     reached = [row for row in rows if np.isfinite(trainings.of(workload.spec(row.setting, 0))["steps"])]
@@ -275,7 +268,7 @@ def introduced(searches: Sequence[Search], more: str) -> str:
 
 
 def measure(
-    searches: Sequence[Search], links: Sequence[str], trainings: Trainings, cells: Cells
+    searches: Sequence[Search], links: Sequence[str], trainings: Trainings, cells: Kept
 ) -> tuple[list[Table], Minutes]:
     """What the searches found, over the links.
 
@@ -318,11 +311,11 @@ def measure(
     return tables, by_kind
 
 
-def records(*, quick: bool) -> tuple[Trainings, Cells]:
+def records(*, quick: bool) -> tuple[Trainings, Kept]:
     """What is known, in files of the repository; a quick run begins with nothing."""
     names = ("network_target", "network_target_cells")
     paths = [kept_in(name, quick=True) if quick else KEPT / f"{name}.jsonl" for name in names]
-    return Trainings(paths[0], train, lambda _: 1, key_of), Cells(paths[1])
+    return Trainings(paths[0], train, lambda _: 1, key_of), Kept(paths[1])
 
 
 def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) -> list[Search]:
@@ -354,24 +347,31 @@ def main(arguments: Sequence[str]) -> int:
         introduction = introduced(searches, NOTES.get(name, NO_AUTO))
         publish(f"network_target_{name}", options, introduction, tables)
         if options.folder == RESULTS:
-            measured = Measured.now(_target(workload), by_link, options)
-            if name == "gpt":
-                show(workload, measured)
-            elif name in SLOW_PLACES:
-                show_slow(name, workload, measured)
+            if name in CAPTIONS:
                 draw_recorded()
+                show(name, workload, by_link, credit(options))
         elif options.folder is not None:
             draw(options.folder.with_suffix(".png"), by_link)
     return 0
 
 
-def show(workload: Workload, measured: Measured) -> None:
-    """Draws the picture, and writes it with its table into the page."""
-    draw_recorded()
-    picture = f"![Time to the same accuracy over slow links](images/{PICTURE.name})"
-    table = times_table({workload.name: measured})
-    PLACE.fill(f"{picture}\n\n{table}\n\n{_said(CAPTION, 'gpt', workload, measured)}")
+def show(name: str, workload: Workload, minutes: Minutes, measured_by: str) -> None:
+    """Writes the table of times into the pages; that of `gpt` stands below the picture."""
+    page = f"[{workload.name}](results/{date.today().isoformat()}-network_target_{name}.md)"
+    text = fill(
+        f"{CAPTIONS[name]} {page}. {measured_by}", 115, break_long_words=False, break_on_hyphens=False
+    )
+    picture = (
+        f"![Time to the same accuracy over slow links](images/{PICTURE.name})\n\n" if name == "gpt" else ""
+    )
+    marks = (f"<!-- {MARKS[name]}: {end} -->" for end in ("begin", "end"))
+    Place(DOCS / "network.md", *marks).fill(f"{picture}{shown_times(workload, minutes)}\n\n{text}")
     first_screen.main()
+
+
+def shown_times(workload: Workload, minutes: Minutes) -> str:
+    """The table of times as it stands in the page."""
+    return times_table(f"{workload.name}, to {_target(workload)}", minutes)
 
 
 def draw_recorded() -> None:
@@ -384,19 +384,6 @@ def draw_recorded() -> None:
         {link: by_link[link] for link in PICTURED},
         f"; measured on {dates}, on two kinds of processor",
     )
-
-
-def show_slow(name: str, workload: Workload, measured: Measured) -> None:
-    """Writes the table of slow links into the page."""
-    table = times_table({workload.name: measured})
-    SLOW_PLACES[name].fill(f"{table}\n\n{_said(SLOW_CAPTIONS[name], name, workload, measured)}")
-    first_screen.main()
-
-
-def _said(caption: str, key: str, workload: Workload, measured: Measured) -> str:
-    page = f"[{workload.name}](results/{measured.date}-network_target_{key}.md)"
-    text = f"{caption} {page}. {measured}"
-    return fill(text, 115, break_long_words=False, break_on_hyphens=False)
 
 
 def quick(workload: Workload) -> Workload:

@@ -3,8 +3,7 @@
 Neither Ray nor MLflow takes part.
 """
 
-import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter, sleep
@@ -58,7 +57,7 @@ class Widened:
 
 
 class Timing(Following):
-    """Notes when each step was done, how long it computed, how long evaluations took, and the peak rate."""
+    """Notes when each step was done, how long evaluations took, and the peak rate."""
 
     def __init__(self, slept: float) -> None:
         """`slept`: seconds for which worker 0 sleeps before each step."""
@@ -68,7 +67,6 @@ class Timing(Following):
         """The highest rate of this host in a tenth of a second, bit/s."""
         self._over = Event()
         self.done: list[float] = []
-        self.computing: list[float] = []
         self.evaluating = 0.0
         self.began = 0.0
 
@@ -95,11 +93,6 @@ class Timing(Following):
         """Ends watching the link."""
         self._over.set()
 
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the time of computing."""
-        if names.TIME_COMPUTE in metrics:
-            self.computing.append(metrics[names.TIME_COMPUTE])
-
     def _noting(self, iterate: Callable[..., float]) -> Callable[..., float]:
         def noted(*arguments: Any) -> float:
             sleep(self._slept)
@@ -125,29 +118,20 @@ def _bytes_sent() -> int:
     return sum(int(numbers.split()[8]) for name, numbers in lines if name.strip() != "lo")
 
 
-def train(trainings: Sequence[tuple[str, str, float]]) -> list[dict[str, Any]]:
-    """Trains specs, which are JSON, one after the other: when their steps were done, and their results.
+def train(text: str, half: str, slept: float) -> dict[str, Any]:
+    """Trains a spec, which is JSON: when its steps were done, and its results.
 
-    Beside a spec: nothing, or fp16 or bf16, in which all-reduces are, as torch's hooks make them; and the
+    `half`: nothing, or fp16 or bf16, in which all-reduces are, as torch's hooks make them. `slept`: the
     seconds for which worker 0 sleeps before each step.
     """
-    results = []
-    for spec, half, slept in trainings:
-        all_reduce.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
-        results.append(_train(spec, slept))
-        gc.collect()  # closes connections
-        dist.barrier()
-    return results
-
-
-def _train(spec: str, slept: float) -> dict[str, Any]:
+    all_reduce.dist = Narrow(DTYPES[half]) if half else dist  # type: ignore[assignment]
     listener = Timing(slept)
-    trainer = fit(spec, listener)
+    trainer = fit(text, listener)
     listener.finished()
     ended = perf_counter()  # after the last evaluation, which is among those that are timed
     return {
         "done": [round(moment - listener.began, 5) for moment in listener.done],
-        "computing": [round(seconds, 5) for seconds in listener.computing],
+        "computing": [round(seconds, 5) for seconds in listener.series(names.TIME_COMPUTE)],
         "seconds": ended - listener.began,
         "evaluating": listener.evaluating,
         "peak": listener.peak,

@@ -24,14 +24,14 @@ from taugrad.search.plan.link import Link as PlannedLink
 from taugrad.search.plan.planning import predict
 
 from ..harness.report import Spread, Table, number, publish, read_options
-from ..harness.trainings import Cells, kept_in
-from . import Link, Network, uniform, why_not
-from .network_workers import found_by
+from ..harness.trainings import Kept, kept_in
+from . import why_not
+from .network_cells import Asked, over_link
 
 METHODS = (
     "none",
     HALF,
-    str(read_config("powersgd(rank=4)")),
+    str(read_config("powersgd(rank=4, start=2)")),
     str(read_config("strom(density(0.01)) | golomb_rice")),
     str(read_config("linear(bits=8)")),
 )
@@ -45,6 +45,11 @@ LINKS = ("50mbit,0ms", "200mbit,0ms", "1gbit,0ms", "50mbit,10ms", "200mbit,10ms"
 QUICK_LINKS = ("100mbit,10ms",)
 HOSTS = (2, 4)
 STEPS, QUICK_STEPS = 24, 8
+WARM_UP = 8
+"""Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
+WINDOW = 4
+"""Steps whose mean is taken: over a long link, long and short steps may take turns."""
+NEVER = 10**6
 WITHIN = 0.2
 """How far a prediction may be from what is measured."""
 JUMBO_BITS = 200e6
@@ -52,24 +57,28 @@ PLAIN_HEADERS, JUMBO_HEADERS = 0.045, 0.008
 """Share that TCP's and IP's headers take of these links' frames of 1,500 and 9,000 bytes, as `tc` counts."""
 INTRODUCTION = (
     "Seconds of a training step through DDP, {batch} examples per host. Every host is a network namespace "
-    "with one thread, and all share this machine's {cores} cores. Measured: {steps} steps of the slowest "
-    "host, after 8 that are not counted, as means of 4; their median, and in brackets the 10th to the 90th "
-    "percentile. Predicted: from a calibration with as many processes computing at once as there are hosts, "
-    "and from the rate and delay that the link was configured with. Delays are one way. Error: predicted "
-    "over measured, less 1."
+    "with one thread, and all share this machine's {cores} cores. Measured: {steps} steps of the platform's "
+    "trainer, after {warm} that are not counted, as means of {window}; their median, and in brackets the "
+    "10th to the 90th percentile. Predicted: from a calibration with as many processes computing at once as "
+    "there are hosts, and from the rate and delay that the link was configured with. Delays are one way. "
+    "Error: predicted over measured, less 1."
 )
 
 
-def spec_of(model: str, hosts: int) -> RunSpec:
-    """What is trained."""
+def spec_of(model: str, hosts: int, method: str = "none", iterations: int = STEPS) -> RunSpec:
+    """What is trained, evaluated at its end."""
     return RunSpec.model_validate(
         {
             **MODELS[model],
             "training": {
                 "batch_per_worker": BATCH,
+                "iterations": iterations,
+                "evaluate_every": iterations,
                 "optimizer": {"kind": "sgd", "lr": 0.01, "momentum": 0.9},
             },
+            "compressor": "none" if method == HALF else method,
             "workers": {"count": hosts},
+            "checkpoint": {"interval": NEVER},
         }
     )
 
@@ -82,20 +91,22 @@ def predicted(calibration: Calibration, method: str, link: str, hosts: int) -> f
     return predict(calibration, Candidate(method, GradientsSync()), planned, hosts).seconds
 
 
-def measured(spec: RunSpec, link: str, steps: int) -> dict[str, list[float]]:
-    """Seconds of each step by each method, on one network."""
-    with Network(uniform(spec.workers.count, Link.parse(link))) as network:
-        asked = {"spec": spec.model_dump(mode="json"), "methods": METHODS, "steps": steps}
-        results: dict[str, list[float]] = found_by(network, "plan", **asked)
-    return results
+def measured(model: str, link: str, hosts: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of steps by each method, on one network."""
+    asked = [
+        Asked(spec_of(model, hosts, method, WARM_UP + steps + 1), "fp16" if method == HALF else "")
+        for method in METHODS
+    ]
+    cells = zip(METHODS, over_link(link, asked), strict=True)
+    return {method: (np.diff(cell["done"][WARM_UP::WINDOW]) / WINDOW).tolist() for method, cell in cells}
 
 
 def both(model: str, link: str, hosts: int, steps: int) -> dict[str, Any]:
     """All methods measured on one network, and predicted."""
-    spec = spec_of(model, hosts)
-    calibration = calibrate(spec, [method for method in METHODS if method != HALF], sharing=hosts)
+    compressed = [method for method in METHODS if method != HALF]
+    calibration = calibrate(spec_of(model, hosts), compressed, sharing=hosts)
     return {
-        "seconds": measured(spec, link, steps),
+        "seconds": measured(model, link, hosts, steps),
         "predicted": {method: predicted(calibration, method, link, hosts) for method in METHODS},
     }
 
@@ -129,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.quick
         else [(model, link, hosts) for model in MODELS for hosts in HOSTS for link in LINKS]
     )
-    kept, cells = Cells(kept_in("plan", quick=options.quick)), []
+    kept, cells = Kept(kept_in("plan", quick=options.quick)), []
     for model, link, hosts in wanted:
         asked = {"model": model, "link": link, "hosts": hosts, "steps": steps}
         cells.append(kept.of(asked, partial(both, **asked)))
@@ -144,7 +155,9 @@ def main(arguments: Sequence[str]) -> int:
             f"{100 * float(np.median(errors)):.0f}%, largest {100 * float(errors.max()):.0f}%.",
         ),
     )
-    introduction = INTRODUCTION.format(batch=BATCH, cores=os.cpu_count(), steps=steps)
+    introduction = INTRODUCTION.format(
+        batch=BATCH, cores=os.cpu_count(), steps=steps, warm=WARM_UP, window=WINDOW
+    )
     publish("plan", options, introduction, [table])
     return 0
 

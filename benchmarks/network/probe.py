@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any
@@ -41,22 +41,17 @@ def probe(
     source: Callable[[Sequence[str]], list[str]],
     to: Callable[[Sequence[str]], list[str]],
     address: str,
-    environment: Mapping[str, str] | None,
 ) -> Probe:
     """Measures between two hosts; `source` and `to` make a command one that runs there.
 
     Raises subprocess.CalledProcessError: the hosts do not reach each other.
     """
     script = [sys.executable, __file__]
-    served = subprocess.Popen(
-        to([*script, "serve", address]), stdout=subprocess.PIPE, env=environment, text=True
-    )
+    served = subprocess.Popen(to([*script, "serve", address]), stdout=subprocess.PIPE, text=True)
     try:
         assert served.stdout is not None
         served.stdout.readline()
-        told = subprocess.run(
-            source([*script, "measure", address]), stdout=subprocess.PIPE, env=environment, check=True
-        )
+        told = subprocess.run(source([*script, "measure", address]), stdout=subprocess.PIPE, check=True)
     finally:
         served.kill()
         served.communicate()

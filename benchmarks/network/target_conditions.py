@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from ..harness.report import Table, number
-from ..harness.trainings import Cells, Trainings
+from ..harness.trainings import Kept, Trainings
 from .network_cells import Asked, over
 from .target_search import train_seeds
 from .target_settings import CODED, HOSTS, Workload
@@ -16,7 +16,7 @@ APART_SEEDS = 1
 
 
 def condition_tables(
-    workload: Workload, fastest: Mapping[str, Row], trainings: Trainings, cells: Cells, link: str
+    workload: Workload, fastest: Mapping[str, Row], trainings: Trainings, cells: Kept, link: str
 ) -> list[Table]:
     """Tables of the fastest setting of each kind over a link."""
     kinds = {row.setting.name: kind for kind, row in fastest.items()}
@@ -29,7 +29,7 @@ def condition_tables(
 
 
 def slow_worker_table(
-    workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str], cells: Cells, link: str
+    workload: Workload, rows: Sequence[Row], kinds: Mapping[str, str], cells: Kept, link: str
 ) -> Table:
     """Seconds of a step where worker 0 takes twice as long to compute; steps stay the same.
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +12,7 @@ from taugrad.dashboards.style import WIDE, log_axis, new_panels
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
-from ..harness.report import Options, environment, number
+from ..harness.report import number
 from .target_times import Row
 
 
@@ -29,27 +28,6 @@ class Time:
 
 Minutes = Mapping[str, Mapping[str, Time]]
 """By link and kind of exchange."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A workload's times, and where they come from."""
-
-    target: str
-    """What is to be reached."""
-    minutes: Minutes
-    command: str
-    date: str
-    machine: str
-
-    def __str__(self) -> str:
-        return f"`{self.command}`, {self.date}, {self.machine}."
-
-    @classmethod
-    def now(cls, target: str, minutes: Minutes, options: Options) -> "Measured":
-        """What this command has measured on this machine today."""
-        date = datetime.now().astimezone().date().isoformat()
-        return cls(target, minutes, options.command, date, environment())
 
 
 COLORS = {
@@ -88,11 +66,7 @@ def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, Ti
     for row in sorted(rows, key=lambda row: row.seconds):
         if isfinite(row.seconds):
             best.setdefault(kinds[row.setting.name], row)
-    return {kind: _time(row) for kind, row in best.items()}
-
-
-def _time(row: Row) -> Time:
-    return _by_seeds(row.seconds / 60, row.steps)
+    return {kind: _by_seeds(row.seconds / 60, row.steps) for kind, row in best.items()}
 
 
 _KINDS = (
@@ -179,7 +153,7 @@ def draw(path: Path, minutes: Minutes, note: str = "") -> None:
         f"measured there{note}",
         f"{unit} (logarithmic)",
         "",
-        [(_label(link).replace("\n", ", "), "black") for link in minutes],
+        [(_label(link), "black") for link in minutes],
         replace(WIDE, left=2.15, panel_height=0.6 + 0.21 * len(kinds)),
     )
     ends = [factor * end for time in times for end in (time.low, time.high)]
@@ -198,22 +172,14 @@ def draw(path: Path, minutes: Minutes, note: str = "") -> None:
 
 def _label(link: str) -> str:
     rate, _, delay = link.partition(",")
-    return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}\n{delay.replace('ms', ' ms')}"
+    return f"{rate.replace('mbit', ' Mbit/s').replace('gbit', ' Gbit/s')}, {delay.replace('ms', ' ms')}"
 
 
-def times_table(measured: Mapping[str, Measured]) -> str:
+def times_table(title: str, minutes: Minutes) -> str:
     """Seconds to the target over each link, the fastest over the first one first."""
-    tables = []
-    for workload, load in measured.items():
-        links = list(load.minutes)
-        first = load.minutes[links[0]]
-        kinds = sorted(first, key=lambda kind: first[kind].mean)
-        names = [_label(link).replace("\n", ", ") for link in links]
-        lines = [[f"{workload}, to {load.target}", *names], ["---", *("---:" for _ in links)]]
-        times = [[load.minutes[link].get(kind) for link in links] for kind in kinds]
-        lines += [
-            [kind, *("" if time is None else f"{number(60 * time.mean)} s" for time in row)]
-            for kind, row in zip(kinds, times, strict=True)
-        ]
-        tables.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
-    return "\n\n".join(tables)
+    first = next(iter(minutes.values()))
+    lines = [[title, *(_label(link) for link in minutes)], ["---", *("---:" for _ in minutes)]]
+    for kind in sorted(first, key=lambda kind: first[kind].mean):
+        times = [by_kind.get(kind) for by_kind in minutes.values()]
+        lines.append([kind, *("" if time is None else f"{number(60 * time.mean)} s" for time in times)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

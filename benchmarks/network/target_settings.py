@@ -1,7 +1,7 @@
 """What network/network_target.py trains: a GPT in two sizes, and who competes."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,18 +51,46 @@ class Contender:
     label: str
     """The label of a setting; what it names tells settings apart that are measured side by side."""
     knobs: Mapping[str, Sequence[float]]
-    make: Callable[..., Setting]
-    """A setting from a value for each knob."""
+    line: str
+    """The compressor, with the names of knobs; `density` is `percent` as a share."""
     starts: Sequence[Point]
     """What is tried first: each number of local steps, and what was known before there was this search."""
     trainings: int
     """How many settings may be tried."""
+    local: bool = False
+    """Whether it has local steps."""
+    whole: str = ""
+    """The compressor where values have 32 bits."""
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    late: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of fragments that arrive late."""
+    factory: str = ""
+    processes: bool = False
+    half: str = ""
     ours: bool = False
 
     def setting(self, point: Point) -> Setting:
         """What a point of the search means."""
         values = dict(zip(self.knobs, point, strict=True))
-        return replace(self.make(**values), rate=values["rate"], name=self.label.format(**values))
+        line = self.line.format(**values, density=values.get("percent", 0.0) / 100)
+        if 32 in (values.get("bits"), values.get("value_bits")):
+            line = self.whole
+        sync = self._local_steps(values) if self.local else {"mode": "gradients"}
+        name = self.label.format(**values)
+        ways = {"factory": self.factory, "processes": self.processes, "half": self.half}
+        return Setting(line, sync, self.optimizer, rate=values["rate"], name=name, **ways)  # type: ignore[arg-type]
+
+    def _local_steps(self, values: Mapping[str, float]) -> dict[str, Any]:
+        sync: dict[str, Any] = {"mode": "weights", "every": values["every"]}
+        if "unsent" in values:
+            sync["unsent"] = values["unsent"]
+        if "outer" in values:
+            momentum = values["momentum"]
+            sync["outer"] = {"lr": values["outer"], "momentum": momentum, "nesterov": momentum > 0}
+        if "delay" in values:
+            sync["fragments"] = min(values["fragments"], values["every"])
+            sync["delay_steps"] = min(values["delay"], values["every"] - 1)
+        return sync | self.late
 
     def neighbours(self, point: Point) -> Iterator[Point]:
         """The next larger and the next smaller value of one knob: its own, then the rate, then `every`."""
@@ -80,104 +108,26 @@ TRAININGS = 15
 
 
 def _by_hook(name: str, label: str, line: str, half: str = "") -> Contender:
-    return Contender(
-        *(name, label, {"every": (1,), "rate": RATES}),
-        lambda every, rate: Setting(line, half=half),
-        ((1, 1.0),),
-        3,
-    )
-
-
-def _power_sgd(every: int, rate: float, rank: int) -> Setting:
-    return Setting(f"powersgd({rank})", processes=True)
-
-
-def _linear(every: int, rate: float, bits: int) -> Setting:
-    return Setting(f"linear({bits})")
-
-
-def _diloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
-    optimizer = {"lr": outer, "momentum": momentum, "nesterov": momentum > 0}
-    sync = {"mode": "weights", "every": every, "outer": optimizer}
-    return Setting("none" if bits == 32 else f"linear({bits})", sync)
-
-
-def _pulseloco(every: int, rate: float, outer: float, momentum: float, value_bits: int) -> Setting:
-    plain = _diloco(every, rate, outer, momentum, value_bits)
-    return replace(plain, line="visible" if value_bits == 32 else f"visible | quantile(bits={value_bits})")
-
-
-def _sparseloco(every: int, rate: float, unsent: float, keep: int, decay: float) -> Setting:
-    line = f"chunked_topk(keep={keep}, decay={decay}) | quantile(bits=2) | chunked"
-    return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
-
-
-def _streaming(every: int, rate: float, outer: float, momentum: float, fragments: int, delay: int) -> Setting:
-    plain = _diloco(every, rate, outer, momentum, 4)
-    late = {"fragments": fragments, "delay_steps": min(delay, every - 1), "blend": 0.5}
-    return replace(plain, sync={**plain.sync, **late})
+    return Contender(name, label, {"every": (1,), "rate": RATES}, line, ((1, 1.0),), 3, half=half)
 
 
 MUON = {"kind": "muon", "betas": [0.9, 0.99], "weight_decay": 0.1}
-
-
-def _muloco(every: int, rate: float, outer: float, momentum: float, bits: int) -> Setting:
-    return replace(_diloco(every, rate, outer, momentum, bits), optimizer=MUON)
-
-
-def _demo(every: int, rate: float, keep: int, decay: float) -> Setting:
-    signs = {"kind": "sgd", "momentum": 0.0, "weight_decay": 0.1}
-    line = f"chunked_topk(keep={keep}, decay={decay}, quantize=None) | chunked"
-    return Setting(line, optimizer=signs, factory="demo:gpt")
-
-
-def _strom(every: int, rate: float, percent: float, unsent: float) -> Setting:
-    line = f"strom(density({percent / 100:g}, every=1)) | golomb_rice"
-    return Setting(line, {"mode": "weights", "every": every, "unsent": unsent})
-
-
-def _strom_by_muon(every: int, rate: float, percent: float, unsent: float) -> Setting:
-    return replace(_strom(every, rate, percent, unsent), optimizer=MUON)
-
-
-def _strom_outer(
-    every: int, rate: float, percent: float, unsent: float, outer: float, momentum: float
-) -> Setting:
-    plain = _strom(every, rate, percent, unsent)
-    optimizer = {"lr": outer, "momentum": momentum, "nesterov": momentum > 0}
-    return replace(plain, sync={**plain.sync, "outer": optimizer})
-
-
-def _strom_decaying(every: int, rate: float, percent: float, unsent: float, decay: float) -> Setting:
-    line = f"strom(density({percent / 100:g}, every=1), decay={decay}) | golomb_rice"
-    return replace(_strom(every, rate, percent, unsent), line=line)
-
-
-def _two_bits(every: int, rate: float, percent: float, unsent: float) -> Setting:
-    line = f"wgt(density({percent / 100:g}, every=1)) | quantile(bits=2) | golomb_rice"
-    return replace(_strom(every, rate, percent, unsent), line=line)
-
-
-def _late(every: int, rate: float, percent: float, unsent: float, fragments: int, delay: int) -> Setting:
-    plain = _strom(every, rate, percent, unsent)
-    late = {"fragments": min(fragments, every), "delay_steps": min(delay, every - 1)}
-    return replace(plain, sync={**plain.sync, **late})
-
-
+SIGNS = {"kind": "sgd", "momentum": 0.0, "weight_decay": 0.1}
 DDP = _by_hook("DDP, float32", "DDP, float32", "none")
 HALF = _by_hook("DDP, 16 bits", "DDP, fp16 hook", "fp16", "fp16")
 POWER_SGD = Contender(
     *("PowerSGD", "PowerSGD, rank {rank}"),
     {"every": (1,), "rate": RATES, "rank": (2, 4, 8, 16)},
-    _power_sgd,
+    "powersgd({rank})",
     ((1, 1.0, 4), (1, 0.5, 4), (1, 2.0, 4)),
     3,
+    processes=True,
 )
 OUTER = {"every": EVERY, "rate": RATES, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.5, 0.8, 0.9)}
 DILOCO = Contender(
     *("DiLoCo", "DiLoCo, every {every}, {bits} bits"),
     {**OUTER, "bits": (4, 8, 32)},
-    _diloco,
+    "linear({bits})",
     (
         *((30, rate, 0.7, 0.9, 8) for rate in (0.25, 0.5, 1.0)),
         (30, 0.5, 0.7, 0.9, 32),
@@ -185,18 +135,22 @@ DILOCO = Contender(
         *((every, 0.5, 0.7, 0.9, 8) for every in (4, 2, 1)),
     ),
     TRAININGS,
+    local=True,
+    whole="none",
 )
 """arXiv 2311.08105, whose outer optimizer has 0.7 and 0.9."""
 PULSELOCO = Contender(
     *("PULSELoCo", "PULSELoCo, every {every}, {value_bits} bits"),
     {**OUTER, "value_bits": (2, 4, 32)},
-    _pulseloco,
+    "visible | quantile(bits={value_bits})",
     (
         *((30, rate, 0.7, 0.8, 2) for rate in (0.5, 1.0)),
         *((every, 0.5, 0.7, 0.8, 2) for every in (10, 60)),
         (30, 0.5, 0.7, 0.9, 32),
     ),
     TRAININGS,
+    local=True,
+    whole="visible",
 )
 """arXiv 2602.03839, where values have 32 bits; fewer are tried, as for DiLoCo."""
 SPARSELOCO = Contender(
@@ -205,13 +159,14 @@ SPARSELOCO = Contender(
         **{"every": EVERY, "rate": RATES, "unsent": (0.0, 0.25, 0.5)},
         **{"keep": (16, 32, 64, 128, 256), "decay": (0.9, 0.95, 0.99)},
     },
-    _sparseloco,
+    "chunked_topk(keep={keep}, decay={decay}) | quantile(bits=2) | chunked",
     (
         (30, 1.0, 0.0, 64, 0.95),
         *((10, rate, 0.0, 64, 0.95) for rate in (1.0, 2.0)),
         *((every, 2.0, 0.0, 64, 0.95) for every in (4, 2, 1)),
     ),
     TRAININGS,
+    local=True,
 )
 """Its message has 64 of 4,096 elements, a decay of 0.95 and 2 bits as published."""
 CODED = "SparseLoCo, coded"
@@ -227,7 +182,7 @@ def coded(setting: Setting) -> Setting:
 LINEAR = Contender(
     *("linear (ours)", "`linear`, {bits} bits"),
     {"every": (1,), "rate": RATES, "bits": (2, 3, 4, 8)},
-    _linear,
+    "linear({bits})",
     ((1, 1.0, 4), (1, 0.5, 4), (1, 2.0, 4)),
     3,
     ours=True,
@@ -235,7 +190,7 @@ LINEAR = Contender(
 STROM = Contender(
     *("strom (ours)", "`strom`, every {every}"),
     {"every": EVERY, "rate": RATES, "percent": (1, 2, 5, 10, 20), "unsent": (0.0, 0.25, 0.5)},
-    _strom,
+    "strom(density({density:g}, every=1)) | golomb_rice",
     (
         *((10, rate, 2, 0.25) for rate in (1.0, 2.0)),
         *((4, rate, 10, 0.25) for rate in (1.0, 2.0)),
@@ -244,22 +199,24 @@ STROM = Contender(
         (1, 1.0, 20, 0.25),
     ),
     TRAININGS,
+    local=True,
     ours=True,
 )
 """What docs/adamw.md recommends: local steps, whose sums meet a threshold."""
 STROM_BY_MUON = replace(
-    STROM, name="strom, Muon (ours)", label="`strom` with Muon, every {every}", make=_strom_by_muon
+    STROM, name="strom, Muon (ours)", label="`strom` with Muon, every {every}", optimizer=MUON
 )
 STROM_OUTER = Contender(
     *("strom, outer momentum (ours)", "`strom` with outer momentum {momentum}, every {every}"),
     {**STROM.knobs, "outer": (0.5, 0.7, 1.0), "momentum": (0.0, 0.3, 0.5, 0.8, 0.9)},
-    _strom_outer,
+    STROM.line,
     (
         *((6, 2.0, 2, 0.25, 1.0, momentum) for momentum in (0.3, 0.5)),
         *((every, 1.0, percent, 0.25, 0.7, 0.8) for every, percent in ((6, 2), (10, 5))),
         (10, 2.0, 5, 0.25, 1.0, 0.5),
     ),
     TRAININGS,
+    local=True,
     ours=True,
 )
 """The first of three attempts to need fewer steps over slow links: DiLoCo's outer optimizer."""
@@ -269,29 +226,31 @@ STROM_DECAYING = Contender(
         "`strom`, {unsent:g} of the residual, decay {decay:g}, every {every}",
     ),
     {**STROM.knobs, "unsent": (0.0, 0.25, 0.5, 1.0), "decay": (0.9, 0.95, 0.99, 1.0)},
-    _strom_decaying,
+    "strom(density({density:g}, every=1), decay={decay}) | golomb_rice",
     (
         *((6, 2.0, 2, unsent, 1.0) for unsent in (0.0, 0.5, 1.0)),
         (6, 2.0, 2, 0.25, 0.95),
         (10, 2.0, 5, 0.5, 1.0),
     ),
     TRAININGS,
+    local=True,
     ours=True,
 )
 """The second: other parts of the residual in a worker's weights, and residuals that fade."""
 TWO_BITS = Contender(
     *("wgt, 2 bits (ours)", "`wgt` in 2 bits, every {every}"),
     STROM.knobs,
-    _two_bits,
+    "wgt(density({density:g}, every=1)) | quantile(bits=2) | golomb_rice",
     (*((every, 2.0, percent, 0.25) for every, percent in ((4, 1), (4, 2), (6, 2), (6, 5), (10, 5))),),
     TRAININGS,
+    local=True,
     ours=True,
 )
 """The third: values in two bits in place of plus or minus tau."""
 LATE = Contender(
     *("strom, late (ours)", "`strom`, every {every}, {fragments} fragments, {delay} late"),
     {**STROM.knobs, "every": EVERY[1:], "fragments": (1, 2, 4), "delay": (1, 2, 3, 5)},
-    _late,
+    STROM.line,
     (
         *((4, 2.0, 10, 0.25, 1, delay) for delay in (1, 2, 3)),
         *((4, 2.0, 10, 0.25, fragments, 2) for fragments in (2, 4)),
@@ -299,6 +258,7 @@ LATE = Contender(
         (10, 2.0, 10, 0.25, 2, 3),
     ),
     10,
+    local=True,
     ours=True,
 )
 """Fragments that arrive late (Streaming DiLoCo, arXiv 2501.18512); a worker keeps its steps meanwhile."""
@@ -308,34 +268,40 @@ STREAMING = Contender(
         **{"every": EVERY, "rate": RATES, "outer": (0.4, 0.5, 0.7, 1.0)},
         **{"momentum": (0.0, 0.5, 0.8, 0.9), "fragments": (1, 2, 4), "delay": (1, 2, 5)},
     },
-    _streaming,
+    "linear(4)",
     (
         *((30, rate, 0.7, 0.8, 4, 1) for rate in (0.5, 0.25, 1.0)),
         (30, 0.5, 0.4, 0.9, 4, 1),
         *((every, 0.5, 0.7, 0.8, 4, 1) for every in (10, 100)),
     ),
     TRAININGS,
+    local=True,
+    late={"blend": 0.5},
 )
 """arXiv 2501.18512 at 4 bits: alpha is 0.5. `linear` and its residual stand for E3M0, parts of consecutive
 layers for the strided ones."""
 MULOCO = Contender(
     *("MuLoCo", "MuLoCo, every {every}, {bits} bits"),
     {**OUTER, "bits": (2, 4, 8)},
-    _muloco,
+    "linear({bits})",
     (
         *((30, rate, 0.7, 0.8, 4) for rate in (1.0, 0.5, 2.0)),
         (30, 1.0, 0.7, 0.9, 2),
         *((every, 1.0, 0.7, 0.8, 4) for every in (10, 100)),
     ),
     TRAININGS,
+    local=True,
+    optimizer=MUON,
 )
 """arXiv 2505.23725: DiLoCo with Muon, error feedback and few bits."""
 DEMO = Contender(
     *("DeMo", "DeMo, {keep} of 4096"),
     {"every": (1,), "rate": RATES, "keep": (4, 8, 16, 32, 64), "decay": (0.9, 0.95, 0.99, 0.999)},
-    _demo,
+    "chunked_topk(keep={keep}, decay={decay}, quantize=None) | chunked",
     (*((1, rate, 32, 0.999) for rate in (0.5, 0.25, 1.0)), (1, 0.5, 8, 0.999), (1, 0.5, 32, 0.95)),
     TRAININGS,
+    optimizer=SIGNS,
+    factory="demo:gpt",
 )
 """See `demo`. Positions are coded, values whole."""
 ATTEMPTS = (STROM_OUTER, STROM_DECAYING, TWO_BITS)

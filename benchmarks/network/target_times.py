@@ -12,7 +12,7 @@ from taugrad.platform.tasks import claims
 from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.report import Spread, number
-from ..harness.trainings import Cells, Trainings
+from ..harness.trainings import Kept, Trainings
 from .network_cells import Asked, over
 from .target_search import train_seeds
 from .target_settings import CODED, Setting, Workload
@@ -101,7 +101,7 @@ def results_of(workload: Workload, setting: Setting, trainings: Trainings) -> li
 
 
 def rows_over(
-    workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Cells, link: str
+    workload: Workload, settings: Sequence[Setting], trainings: Trainings, cells: Kept, link: str
 ) -> list[Row]:
     """Each setting over a link; what is close to the fastest is measured again."""
     cells_of = {

@@ -6,7 +6,6 @@ divided by ten at two thirds of the epochs. The paper (section 2.2) uses the for
 220,000 iterations. tau is compared with the mean over a node's images (docs/methods.md converts the paper's).
 """
 
-from collections.abc import Mapping
 from statistics import fmean
 
 from torch.nn.functional import pad
@@ -41,24 +40,11 @@ def digits32() -> DataSet:
     )
 
 
-class Fractions(Following):
-    """Keeps the communication fraction of every iteration."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fractions: list[float] = []
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Notes an iteration; evaluations have no fraction."""
-        if names.COMM_FRACTION in metrics:
-            self.fractions.append(metrics[names.COMM_FRACTION])
-
-
 def train(text: str) -> dict[str, float]:
     """A training's accuracy, bytes by the paper's count and on the wire, and the share that is sent."""
-    listener = Fractions()
+    listener = Following()
     totals = fit(text, listener).sync.totals
-    fractions = listener.fractions
+    fractions = listener.series(names.COMM_FRACTION)
     parts = [fractions[i * len(fractions) // PARTS : (i + 1) * len(fractions) // PARTS] for i in range(PARTS)]
     return {
         "accuracy": listener.last[names.EVAL_ACCURACY],

@@ -123,7 +123,7 @@ def run(
 
 def train(text: str) -> dict[str, float]:
     """A run's last validation loss, and how many times fewer bytes than float32 it sent."""
-    return train_by(RunSpec.model_validate_json(text).processes, _trained, text)
+    return train_by(_trained, text)
 
 
 def _trained(text: str) -> dict[str, float]:

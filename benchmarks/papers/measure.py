@@ -29,7 +29,7 @@ from taugrad.search.plan.planning import predict
 
 from ..harness.in_process import Following, fit
 from ..harness.report import environment
-from ..harness.trainings import Cells, begin
+from ..harness.trainings import Kept, begin
 from ..platform.hybrid import FLOAT_BYTES, TARGET_BYTES, Net
 from . import anoosheh, counted, oland_raj, strom_speech, thresholds
 from .claims import RECORDS
@@ -78,20 +78,6 @@ class Part:
     seeds: Sequence[int | None] = SEEDS
 
 
-class Percentiles(Following):
-    """Keeps a percentile of every layer's gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers: dict[str, list[float]] = {}
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Notes the 99th percentiles."""
-        for name, _ in self.trainer.model.named_parameters():
-            if (value := metrics.get(layer_metric(name, "grad_p99"))) is not None:
-                self.layers.setdefault(name, []).append(value)
-
-
 def nin(seed: int) -> RunSpec:
     """The network of Anoosheh's paper, as its benchmark trains it, without compression."""
     return anoosheh.spec_of("none", seed, anoosheh.EPOCHS, anoosheh.WIDTH)
@@ -113,14 +99,12 @@ def accuracy(spec: RunSpec) -> Values:
 
 def rising(spec: RunSpec) -> Values:
     """In how many of the layers the gradient's 99th percentile is higher at the end than at the start."""
-    seen = Percentiles()
+    seen = Following()
     often = spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"layer_interval": 5})})
-    fit(often.model_dump_json(), seen)
-    ratios = [
-        float(np.mean(values[-8:]) / np.mean(values[:8]))
-        for name, values in seen.layers.items()
-        if "weight" in name
-    ]
+    model = fit(often.model_dump_json(), seen).model
+    layers = [name for name, _ in model.named_parameters() if "weight" in name]
+    percentiles = (seen.series(layer_metric(name, "grad_p99")) for name in layers)
+    ratios = [float(np.mean(values[-8:]) / np.mean(values[:8])) for values in percentiles]
     return {"rising": sum(ratio > 1 for ratio in ratios), "layers": len(ratios), "last": ratios[-1]}
 
 
@@ -400,7 +384,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
 
 def measure(paper: str) -> None:
     """Measures the cases of a paper that have no record, and appends one for each."""
-    cells = Cells(RECORDS / f"{paper}.jsonl")
+    cells = Kept(RECORDS / f"{paper}.jsonl")
     begin()
     for name, part in PAPERS[paper].items():
         for seed in part.seeds:

@@ -15,11 +15,10 @@ from typing import Any
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import fit
+from ..harness.in_process import Following, fit
 from ..harness.paired import interval
 from ..harness.report import Table, publish, read_options
 from ..harness.trainings import BUILD, Trainings, kept_in
-from ..platform.asynchronous import Watching
 from .speech_data.__main__ import main as make_speech
 
 WORKERS, LOCAL_BATCH, EPOCHS, SEEDS = 8, 64, 4, 3
@@ -151,7 +150,7 @@ RATE = 4e-3
 
 def train(text: str) -> dict[str, float]:
     """What a training came to."""
-    listener = Watching()
+    listener = Following()
     trainer = fit(text, listener)
     totals = trainer.sync.totals
     return {
@@ -160,7 +159,7 @@ def train(text: str) -> dict[str, float]:
         "bytes": totals.wire_bytes / totals.steps / trainer.sync.workers,
         "smaller": totals.compression_ratio,
         "bits": 8 * totals.wire_bytes / max(1, totals.sent),
-        "staleness": fmean(listener.staleness or (0.0,)),
+        "staleness": fmean(listener.series(names.COMM_STALENESS) or (0.0,)),
     }
 
 

@@ -89,22 +89,6 @@ def speech() -> DataSet:
     return DataSet(images[0], train[1], images[1], test[1], parts.shape.outputs)
 
 
-class FirstGradients(Following):
-    """Keeps statistics of every layer's gradient in the first iteration: elements, rms, p99, p999."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers: list[tuple[float, ...]] = []
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Notes them."""
-        wanted = ("elements", "grad_rms", "grad_p99", "grad_p999")
-        if not self.layers:
-            for name, parameter in self.trainer.model.named_parameters():
-                layer = (metrics.get(layer_metric(name, what), 0.0) for what in wanted[1:])
-                self.layers.append((parameter.numel(), *layer))
-
-
 def spec_of(model: str, data: str, tau: str, seed: int) -> RunSpec:
     """A run with a tau, a policy or no compression; momentum comes before the threshold."""
     bare = tau == UNCOMPRESSED
@@ -131,12 +115,17 @@ def spec_of(model: str, data: str, tau: str, seed: int) -> RunSpec:
 
 def train(model: str, data: str, tau: str, seed: int) -> dict[str, float]:
     """What a training came to, and the features of its first gradients: means of logarithms over elements."""
-    first = FirstGradients()
-    trainer = fit(spec_of(model, data, tau, seed).model_dump_json(), first)
-    elements, rms, p99, p999 = np.array([layer for layer in first.layers if layer[1] > 0]).T
+    listener = Following()
+    trainer = fit(spec_of(model, data, tau, seed).model_dump_json(), listener)
+    first, wanted = listener.logged[0], ("grad_rms", "grad_p99", "grad_p999")
+    layers = [
+        (parameter.numel(), *(first.get(layer_metric(name, what), 0.0) for what in wanted))
+        for name, parameter in trainer.model.named_parameters()
+    ]
+    elements, rms, p99, p999 = np.array([layer for layer in layers if layer[1] > 0]).T
     share = elements / elements.sum()
     return {
-        "accuracy": 100 * first.last[names.EVAL_ACCURACY],
+        "accuracy": 100 * listener.last[names.EVAL_ACCURACY],
         "MB": trainer.sync.totals.wire_bytes / 1e6,
         "rms": 0.5 * math.log(share @ rms**2),
         "p99": float(share @ np.log(np.maximum(p99 / rms, 1e-3))),

@@ -24,7 +24,7 @@ from taugrad.platform.training.trainer import Trainer
 
 from ..harness.in_process import Following, fit
 from ..harness.report import Options, Table, number, publish, read_options, say
-from ..harness.workers import train_all
+from ..harness.workers import run_workers
 
 Slow = Literal["nobody", "one", "now and then"]
 """Who takes longer: nobody, worker 0 in each step, or in each step another worker, drawn alike by all."""
@@ -59,13 +59,11 @@ class Outcome:
 
 
 class Watching(Following):
-    """A listener that keeps the last evaluation, and all figures of staleness; real workers have a pace."""
+    """A listener that knows when the first iteration began; real workers have a pace."""
 
-    def __init__(self, pace: Pace | None = None) -> None:
+    def __init__(self, pace: Pace | None) -> None:
         super().__init__()
         self.pace, self.began = pace, 0.0
-        self.staleness: list[float] = []
-        self.most = 0.0
 
     def stage(self, name: str) -> None:
         """All begin together, once the workers are as slow as they shall be."""
@@ -75,24 +73,26 @@ class Watching(Following):
             dist.barrier()
             self.began = perf_counter()
 
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps two of them."""
-        if names.COMM_STALENESS in metrics:
-            self.staleness.append(metrics[names.COMM_STALENESS])
-            self.most = max(self.most, metrics[names.COMM_STALENESS_MOST])
+
+def _trained(specs: Sequence[RunSpec], paces: Sequence[Pace | None], processes: int) -> list[Outcome]:
+    asked = [
+        {"text": spec.model_dump_json(), "pace": asdict(pace) if pace else None}
+        for spec, pace in zip(specs, paces, strict=True)
+    ]
+    return [Outcome(**values) for values in run_workers(_train, asked, processes)]
 
 
-def _train(text: str, pace: Pace | None) -> dict[str, float]:
-    listener = Watching(pace)
+def _train(text: str, pace: Mapping[str, Any] | None) -> dict[str, float]:
+    listener = Watching(Pace(**pace) if pace else None)
     totals = fit(text, listener).sync.totals
-    seconds, ages = perf_counter() - listener.began, listener.staleness
+    seconds, ages = perf_counter() - listener.began, listener.series(names.COMM_STALENESS)
     return asdict(
         Outcome(
             accuracy=listener.last[names.EVAL_ACCURACY],
             wire_bytes=totals.wire_bytes,
             seconds_a_step=seconds / totals.steps,
             staleness=sum(ages) / len(ages) if ages else 0.0,
-            most=listener.most,
+            most=max(listener.series(names.COMM_STALENESS_MOST), default=0.0),
         )
     )
 
@@ -174,7 +174,7 @@ def measure_speed(sizes: Sizes) -> Table:
     specs = [make_spec(sizes, mode, sizes.real) for _ in cases for mode in modes]
     paces = [Pace(sizes.step_s, who, times) for who, times in cases for _ in modes]
     say(f"{sizes.real} real workers")
-    outcomes = [Outcome(**values) for values in train_all(_train, specs, paces)]
+    outcomes = _trained(specs, paces, sizes.real)
     rows = []
     for (who, times), there, here in zip(cases, outcomes[::2], outcomes[1::2], strict=True):
         seconds = there.seconds_a_step, here.seconds_a_step
@@ -204,7 +204,7 @@ def measure_accuracy(sizes: Sizes) -> Table:
             course = {"step_times": [times, *[1] * (workers - 1)], "delay": DELAY, "most_behind": BEHIND}
             specs.append(make_spec(sizes, {"mode": "simulated", "of": {"mode": "async"} | course}, workers))
     say("simulated workers")
-    outcomes = iter([Outcome(**values) for values in train_all(_train, specs, [None] * len(specs))])
+    outcomes = iter(_trained(specs, [None] * len(specs), 1))
     rows, there = [], None
     for workers, times in cases:
         if times == sizes.slowness[0]:

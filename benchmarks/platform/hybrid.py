@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from taugrad.platform.data.batch_plan import Position
@@ -29,7 +30,7 @@ from taugrad.platform.synchronization.synchronization import StepContext
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 from ..harness.report import Table, number, publish, read_options, say
-from ..harness.workers import found_by
+from ..harness.workers import run_workers
 
 TARGET_BYTES = NUMBER_BYTES = 8
 FLOAT_BYTES = 4
@@ -118,16 +119,6 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class Case:
-    """What to measure."""
-
-    spec: RunSpec
-    shape: Shape
-    examples: int
-    """Examples per worker."""
-
-
-@dataclass(frozen=True)
 class Measured:
     """A step."""
 
@@ -139,52 +130,32 @@ class Measured:
     """Bytes of memory above what the largest process had before the model."""
 
 
-def measure(cases: Sequence[Case]) -> list[Measured]:
-    """Takes the steps of cases of equally many processes, in processes that end with this call."""
-    (processes,) = {case.spec.processes for case in cases}
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"
-    by_rank = found_by(_work, (cases,), processes)
-    results = []
-    for ranks in zip(*by_rank, strict=True):
-        received, messages, _ = ranks[0]
-        results.append(Measured(received, messages, max(peak for *_, peak in ranks)))
-    return results
-
-
-def _work(cases: Sequence[Case]) -> list[tuple[float, ...]]:
-    # Steps of a small net: what libraries set up once belongs to no case.
-    like = cases[0].spec
-    tree = like.model_dump(mode="json") | {"model": {"kind": "lenet"}}
-    for sync in ({"mode": "gradients", "pattern": "sharded"}, {"mode": "hybrid"}):
-        mode = sync if like.sync.mode != "simulated" else {"mode": "simulated", "of": sync}
-        _steps(Case(RunSpec.model_validate(tree | {"sync": mode}), Shape.image(1, 28, 28, 10), 4))
-    return [_steps(case) for case in cases]
-
-
-def _steps(case: Case) -> tuple[float, ...]:
-    """The fields of `Measured`; the peak is this process's."""
-    spec, device = case.spec, torch.device("cpu")
+def _steps(text: str, image: list[int], examples: int) -> dict[str, float]:
+    """The fields of `Measured`, by a spec, the sizes of its images and classes, and examples per worker."""
+    spec, shape, device = RunSpec.model_validate_json(text), Shape.image(*image), torch.device("cpu")
     gc.collect()
     before = _memory("VmRSS")
     torch.manual_seed(spec.seed)
-    model = build(spec.model, case.shape)
+    model = build(spec.model, shape)
     sync, _ = build_synchronization(spec, model, ClassificationTask(), device)
     del model
-    batch_size = case.examples * sync.workers
-    batches = [_batch(case, worker) for worker in sync.ranks]
+    batch_size = examples * sync.workers
+    batches = [_batch(shape, examples, worker) for worker in sync.ranks]
     for step in range(STEPS):
         _RESET.write_text("5", encoding="ascii")
         position = Position(0, step, STEPS, step, batch_size, STEPS)
         iteration = sync.iterate(batches, StepContext(position, last=False, observe=False))
-        peak = _memory("VmHWM") - before
+        peak = torch.tensor(_memory("VmHWM") - before)
         sync.flush()  # adds up what all workers counted
-    return iteration.step.received_bytes, iteration.step.messages, peak
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    counted = iteration.step
+    return {"received": counted.received_bytes, "messages": counted.messages, "peak": int(peak)}
 
 
-def _batch(case: Case, worker: int) -> Batch:
+def _batch(shape: Shape, examples: int, worker: int) -> Batch:
     generator = torch.Generator().manual_seed(worker)
-    inputs = torch.randn(case.examples, *case.shape.inputs, generator=generator)
-    return Batch(inputs, torch.randint(case.shape.outputs, (case.examples,), generator=generator), 1.0)
+    inputs = torch.randn(examples, *shape.inputs, generator=generator)
+    return Batch(inputs, torch.randint(shape.outputs, (examples,), generator=generator), 1.0)
 
 
 def _memory(name: str) -> int:
@@ -194,6 +165,7 @@ def _memory(name: str) -> int:
     return 1024 * int(match[1])
 
 
+SMALL = {"kind": "lenet"}
 VALUE_BYTES = {"fp32": 4, "bf16": 2}
 INTRODUCTION = (
     "AlexNet and VGG16 with {sizes} million parameters, SGD with momentum, random images of {image} and "
@@ -208,7 +180,8 @@ class Sizes:
     """How much to measure."""
 
     models: dict[str, dict[str, Any]]
-    shape: Shape
+    image: tuple[int, int, int, int]
+    """Channels, height, width, classes."""
     examples: dict[str, int]
     """Examples per worker, by model."""
     simulated: tuple[int, ...]
@@ -224,7 +197,7 @@ FULL = Sizes(
         "alexnet": {"kind": "alexnet", "form": "imagenet"},
         "vgg16": {"kind": "vgg16", "form": "imagenet"},
     },
-    shape=Shape.image(3, 224, 224, 1000),
+    image=(3, 224, 224, 1000),
     examples={"alexnet": 8, "vgg16": 4},
     simulated=(4,),
     batches=(32, 128),
@@ -235,7 +208,7 @@ QUICK = Sizes(
         "alexnet": {"kind": "alexnet", "width_multiplier": 0.25},
         "vgg16": {"kind": "vgg16", "form": "imagenet", "width_multiplier": 0.0625},
     },
-    shape=Shape.image(3, 32, 32, 10),
+    image=(3, 32, 32, 10),
     examples={"alexnet": 4, "vgg16": 4},
     simulated=(4,),
     batches=(32,),
@@ -250,17 +223,17 @@ ROWS = (
 )
 
 
-def case(sizes: Sizes, model: str, sync: dict[str, str], workers: int, *, real: bool = True) -> Case:
-    """A few steps of one mode."""
+def case(model: dict[str, Any], sync: dict[str, str], workers: int, *, real: bool) -> str:
+    """The spec of a few steps of one mode, as JSON."""
     spec = RunSpec.model_validate(
         {
-            "model": sizes.models[model],
+            "model": model,
             "sync": sync if real else {"mode": "simulated", "of": sync},
             "workers": {"count": workers},
             "training": {"optimizer": {"kind": "sgd", "lr": 1e-4}},
         }
     )
-    return Case(spec, sizes.shape, sizes.examples[model])
+    return spec.model_dump_json()
 
 
 def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tuple[float, int, float]:
@@ -289,8 +262,22 @@ def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
         counts = [(2, True)] + [(count, False) for count in sizes.simulated if model == next(iter(nets))]
         for workers, real in counts:
             say(f"{model}, {workers} workers")
-            steps = measure([case(sizes, model, sync, workers, real=real) for _, sync in ROWS])
-            for (name, sync), measured in zip(ROWS, steps, strict=True):
+            cases = [
+                {
+                    "text": case(sizes.models[model], sync, workers, real=real),
+                    "image": sizes.image,
+                    "examples": examples,
+                }
+                for _, sync in ROWS
+            ]
+            # First a small net: what libraries set up once belongs to no case.
+            small = [
+                {"text": case(SMALL, sync, workers, real=real), "image": (1, 28, 28, 10), "examples": 4}
+                for _, sync in ROWS[:2]
+            ]
+            steps = run_workers(_steps, [*small, *cases], workers if real else 1)[len(small) :]
+            for (name, sync), step in zip(ROWS, steps, strict=True):
+                measured = Measured(**step)
                 arriving, messages, kept = expected(net, sync, workers, examples)
                 rows.append(
                     (
@@ -343,17 +330,18 @@ def _mb(size: float) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", arguments)
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # of the workers
     sizes = QUICK if options.quick else FULL
 
-    nets = {}
-    for name in sizes.models:
-        nets[name] = Net.of(
-            build(case(sizes, name, {"mode": "gradients", "pattern": "sharded"}, 2).spec.model, sizes.shape)
-        )
+    shape = Shape.image(*sizes.image)
+    nets = {
+        name: Net.of(build(RunSpec.model_validate({"model": model}).model, shape))
+        for name, model in sizes.models.items()
+    }
     tables = [measure_bytes(sizes, nets), crossings(sizes, nets)]
     weights = " and ".join(f"{(net.conv + net.fc) / 1e6:.1f}" for net in nets.values())
     introduction = INTRODUCTION.format(
-        sizes=weights, image=" x ".join(map(str, sizes.shape.inputs)), classes=sizes.shape.outputs
+        sizes=weights, image=" x ".join(map(str, shape.inputs)), classes=shape.outputs
     )
     publish("hybrid", options, introduction, tables)
 

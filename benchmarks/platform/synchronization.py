@@ -18,7 +18,7 @@ from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
 from ..harness.report import Options, Table, number, publish, read_options, say
-from ..harness.workers import train_all
+from ..harness.workers import run_workers
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ def measure_patterns(sizes: Sizes) -> tuple[list[Table], int]:
         epochs = {"epochs": sizes.epochs, "batch_size": 64, "optimizer": TRAINED_OPTIMIZER}
         specs += [make(pattern=pattern, line=TRAINED, training=epochs) for pattern in trained]
         # In one go: processes take long to start.
-        outcomes = [Outcome(**values) for values in train_all(_train, specs)]
+        asked = [{"text": spec.model_dump_json()} for spec in specs]
+        outcomes = [Outcome(**values) for values in run_workers(_train, asked, specs[0].processes)]
         short, long = outcomes[: 2 * len(PATTERNS)], outcomes[2 * len(PATTERNS) :]
         place = (str(count), "simulated" if simulated else "real")
         by_formula += [

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ import psutil
 MISLEADING = ("RAY_", "MLFLOW_", "TAUGRAD_")
 LONGEST_S = 900.0
 """A command that takes longer hangs."""
+_UP_S = 240.0
 
 
 def clean_environment() -> dict[str, str]:
@@ -52,6 +54,23 @@ def end(processes: Sequence[psutil.Process]) -> None:
         with suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(processes, timeout=30)
+
+
+def started(
+    command: Sequence[str], url: str, log: Path, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
+    """A server, once it answers at a URL; raises RuntimeError where it does not."""
+    with log.open("a") as output:
+        process = subprocess.Popen(
+            command, cwd=log.parent, env=dict(environment), stdout=output, stderr=output
+        )
+    deadline = time.monotonic() + _UP_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError):
+            urllib.request.urlopen(url, timeout=2)
+            return process
+        time.sleep(0.3)
+    raise RuntimeError(log.read_text())
 
 
 class Command:

@@ -2,16 +2,12 @@
 
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 from taugrad.platform.ports import free_port
 
-from .commands import end, family
-
-_UP_S = 240.0
+from .commands import end, family, started
 
 
 class Server:
@@ -32,18 +28,7 @@ class Server:
     def start(self) -> None:
         """Starts it, and waits until it answers; raises RuntimeError where it does not."""
         command = [sys.executable, "-m", "mlflow", *self.arguments, "--workers", "1"]
-        with (self.folder / "server.txt").open("a") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, env=dict(self.environment), stdout=log, stderr=log
-            )
-        deadline = time.monotonic() + _UP_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=2)
-                return
-            except OSError:
-                time.sleep(0.3)
-        raise RuntimeError((self.folder / "server.txt").read_text())
+        self.process = started(command, f"{self.uri}/health", self.folder / "server.txt", self.environment)
 
     def kill(self) -> None:
         """Ends it and its workers at once."""

@@ -2,13 +2,8 @@
 
 import os
 import shutil
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +13,11 @@ from mlflow.tracking import MlflowClient
 from taugrad.platform.ports import free_port
 from taugrad.platform.tracking.store import open_client
 
-from .commands import Command, RayHost, clean_environment, end, family
+from .commands import Command, RayHost, clean_environment, end, family, started
 from .mlflow_server import Server
 from .scenarios import Scenario
 
 EXPERIMENT, STORAGE = "soak", "taugrad-runs"
-_UP_S = 240.0
 
 
 class Place:
@@ -119,15 +113,7 @@ class JobHead:
             *(f"--dashboard-agent-listen-port={agent}", f"--metrics-export-port={metrics}"),
             *(f"--runtime-env-agent-port={runtime_agent}", f"--object-store-memory={256 * 2**20}"),
         ]
-        with (folder / "head.txt").open("w") as log:
-            self.process = subprocess.Popen(line, cwd=folder, env=self.environment, stdout=log, stderr=log)
-        deadline = time.monotonic() + _UP_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with suppress(urllib.error.HTTPError, OSError):
-                urllib.request.urlopen(f"{self.jobs}/api/version", timeout=2)
-                return
-            time.sleep(0.5)
-        raise RuntimeError((folder / "head.txt").read_text())
+        self.process = started(line, f"{self.jobs}/api/version", folder / "head.txt", self.environment)
 
     def close(self) -> None:
         """Ends it and all of its processes."""
