@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from taugrad.compressors import PatchWriter, make_patch
 
-from ..harness.report import Options, Spread, Table, number, publish, read_options, say
+from ..harness.report import Options, Report, Spread, Table, number, run_benchmark, say
 from ..harness.vllm_process import ROOT, Engine, vllm_python
 from ..network.network import Network, why_not
 from ..network.topology import Link, uniform
@@ -279,8 +279,7 @@ def make_digest(stream: Stream) -> str:
     return list(listing(stream.place))[-1].split()[-1]
 
 
-def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("compress.engines", "Weights in a running vLLM.", arguments)
+def main(options: Options) -> Report:
     python, versions = vllm_python(), 2 if options.quick else 20
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -303,9 +302,8 @@ def main(arguments: Sequence[str]) -> None:
             tables.append(by_link(python, stream, 2 if options.quick else 10))
         tables.append(faults(python, work / "small"))
     parameters = sum(tensor.numel() for tensor in stream.last.values())
-    text = INTRODUCTION.format(parameters=parameters, versions=versions, warm=3)
-    publish("engines", options, text, tables)
+    return INTRODUCTION.format(parameters=parameters, versions=versions, warm=3), tables
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

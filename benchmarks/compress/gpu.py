@@ -7,8 +7,7 @@ a GPU, the host times whole buckets and steps between two waits for the device. 
 right after the floor, in the same round.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -29,7 +28,7 @@ from taugrad.compressors.methods.quantizers import QuantizerInput
 from taugrad.compressors.ops import ops_for
 from taugrad.compressors.ops.interface import Batch, Form, Quantizing, Readback
 
-from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, read_options, say
+from ..harness.report import RESULTS, Options, Place, Spread, Table, number, publish, run_benchmark, say
 
 Work = Callable[[], object]
 WHOLE = (
@@ -268,8 +267,7 @@ def measure(arena: Arena) -> Iterator[Table]:
         yield Table(title, columns, rows, (note.format(**asdict(arena.sizes), **counts),))
 
 
-def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("compress.gpu", "What buckets cost on a GPU or a CPU.", arguments)
+def main(options: Options) -> None:
     sizes, gpu = QUICK if options.quick else FULL, torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     dist.init_process_group("nccl" if gpu else "gloo", store=HashStore(), rank=0, world_size=1)
@@ -283,4 +281,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

@@ -8,8 +8,6 @@ events of the layer's density, signs and symbols by their frequencies in the mes
 tables of means count as they are. --write also puts the table into docs/methods.md.
 """
 
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +29,7 @@ from taugrad.platform.models.building import build
 from taugrad.platform.spec.data import Mnist5k
 from taugrad.platform.spec.models import LeNet
 
-from ..harness.report import Options, Place, Table, number, publish, read_options, say
+from ..harness.report import Options, Place, Report, Table, number, run_benchmark, say
 
 LINES = (
     "wgt(tau=0.01)",
@@ -195,8 +193,7 @@ def measure(sizes: Sizes) -> Table:
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("compress.gradients", "What real gradients take on the wire.", arguments)
+def main(options: Options) -> Report:
     sizes = QUICK if options.quick else FULL
     torch.set_num_threads(1)
     table = measure(sizes)
@@ -207,8 +204,8 @@ def main(arguments: Sequence[str]) -> None:
         first=sizes.first,
         every=sizes.every,
     )
-    publish("gradients", options, introduction, [table], PLACE)
+    return introduction, [table]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main, place=PLACE)

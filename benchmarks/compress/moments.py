@@ -5,8 +5,7 @@
 Can be stopped and continued: build/moments.jsonl has the trainings that were done.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -24,7 +23,7 @@ from taugrad.platform.spec.data import Text
 from taugrad.platform.spec.models import Gpt
 
 from ..harness.paired import interval
-from ..harness.report import Table, number, publish, read_options
+from ..harness.report import Options, Report, Table, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
 from ..harness.workers import run_workers
 
@@ -140,16 +139,15 @@ def table(cells: Kept, scale: Scale) -> Table:
     return Table("Moments in local steps", columns, rows)
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = read_options("compress.moments", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     scale = Scale(steps=2 * RESTART_EVERY, seeds=2) if options.quick else Scale()
     load_text(TEXT)  # workers find it in the cache
     introduction = INTRODUCTION.format(
         workers=WORKERS, batch=BATCH, steps=scale.steps, rate=RATE, every=EVERY, restart=RESTART_EVERY,
         seeds=scale.seeds,
     )  # fmt: skip
-    publish("moments", options, introduction, [table(Kept(kept_in("moments", quick=options.quick)), scale)])
+    return introduction, [table(Kept(kept_in("moments", quick=options.quick)), scale)]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

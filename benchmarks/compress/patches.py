@@ -6,8 +6,7 @@ A GPT with float32 masters learns by AdamW; its weights are published in bf16. A
 to each of several, and patches are made over 1 and over 10 steps.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter, process_time
 
 import numpy as np
@@ -20,7 +19,8 @@ from taugrad.compressors import apply_patch, make_patch
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
 
-from ..harness.report import Options, Spread, Table, publish, read_options, say, verdict
+from ..harness.report import Options, Report, Spread, Table, run_benchmark, say, verdict
+from .gradients import entropy_bits
 
 RATES = (1e-6, 3e-6, 1e-5, 1e-4)
 SPANS = (1, 10)
@@ -59,18 +59,14 @@ def published(model: GptNetwork) -> dict[str, Tensor]:
     return {name: parameter.detach().bfloat16() for name, parameter in model.named_parameters()}
 
 
-def entropy_bits(before: Tensor, after: Tensor) -> float:
+def entropy_of_patch(before: Tensor, after: Tensor) -> float:
     """The entropy of positions and differences of one tensor, by NumPy."""
     old, new = (tensor.view(torch.int16).numpy().astype(np.int64) & 0xFFFF for tensor in (before, after))
     ordered = [np.where(array >> 15, 0xFFFF - array, array + 0x8000) for array in (old, new)]
     differences = (ordered[1] - ordered[0]).ravel()
     counts = np.unique(differences[differences != 0], return_counts=True)[1]
-    return _surprise(np.array([differences.size - counts.sum(), counts.sum()])) + _surprise(counts)
-
-
-def _surprise(counts: np.ndarray) -> float:
-    used = counts[counts > 0]
-    return float((used * np.log2(used.sum() / used)).sum()) if used.size else 0.0
+    positions = np.array([differences.size - counts.sum(), counts.sum()])
+    return entropy_bits(positions) + entropy_bits(counts)
 
 
 def gaps_and_values(before: dict[str, Tensor], after: dict[str, Tensor]) -> bytes:
@@ -104,7 +100,7 @@ def measure(options: Options) -> tuple[Table, str]:
             take(rate, span)
             after = published(model)
             patch = make_patch(before, after)
-            due = sum(entropy_bits(before[name], after[name]) for name in before) / parameters
+            due = sum(entropy_of_patch(before[name], after[name]) for name in before) / parameters
             plain = gaps_and_values(before, after)
             zstd = [8 * len(zstandard.compress(plain, level)) / parameters for level in (1, 9)]
             ours = 8 * len(patch) / parameters
@@ -159,11 +155,10 @@ def speed(options: Options) -> Table:
     return Table("GB of weights a second", columns, rows, (notes,))
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = read_options("compress.patches", "Bits and speed of weight patches.", arguments)
+def main(options: Options) -> Report:
     bits, introduction = measure(options)
-    publish("patches", options, introduction, [bits, speed(options)])
+    return introduction, [bits, speed(options)]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

@@ -7,7 +7,6 @@ stopped and continued: finished trainings are in build/tuned.jsonl. --write also
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import LeNet
 
 from ..harness.pages import RESULTS
-from ..harness.report import Table, number, publish, read_options
+from ..harness.report import Options, Report, Table, number, run_benchmark
 from ..harness.trainings import Trainings, kept_in
 from ..papers import language_runs
 from ..papers.language import OUTER
@@ -268,8 +267,7 @@ def _short(name: str) -> str:
     return name
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = read_options("compress.tuned", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     trainings = Trainings(kept_in("tuned", quick=options.quick), train, lambda _: 1)
     workloads = QUICK if options.quick else FULL
     measured = {workload.name: measure(workload, trainings) for workload in workloads}
@@ -287,8 +285,8 @@ def main(arguments: Sequence[str]) -> None:
         every=EVERY,
     )
     tables = [table(workload, measured[workload.name]) for workload in workloads]
-    publish("tuned", options, introduction, [*tables, visible_by_rate(gpt, trainings)])
+    return introduction, [*tables, visible_by_rate(gpt, trainings)]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

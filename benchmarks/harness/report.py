@@ -8,7 +8,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 
 from taugrad.compressors.ops.cpu import avx512
 
+from ..network.network import why_not
 from .pages import RESULTS
 
 
@@ -74,14 +75,39 @@ class Options:
     """When the benchmark began."""
 
 
-def read_options(
-    script: str, description: str, arguments: Sequence[str], parts: Sequence[str] = ()
-) -> Options:
-    """Reads the command line of a module in benchmarks, such as papers.adamw.
+Report = tuple[str, Sequence[Table]]
+"""What was measured, in a few sentences, and the tables."""
 
-    `parts` are those of a benchmark that can be told to run some of them; without being told it runs all.
+
+def run_benchmark(
+    make: Callable[[Options], Report | None],
+    *,
+    parts: Sequence[str] = (),
+    place: "Place | None" = None,
+    network: bool = False,
+) -> None:
+    """Runs the benchmark that Python was started with, such as `python -m benchmarks.papers.adamw`.
+
+    Args:
+        make: makes its report; None if it has published by itself.
+        parts: those of a benchmark that can be told to run some of them; without being told it runs all.
+        place: where in the documentation the tables stand too, when results are written to docs/results/.
+        network: whether it needs network namespaces.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{script}", description=description)
+    program = sys.modules["__main__"]
+    assert program.__spec__
+    assert program.__doc__
+    script, description = program.__spec__.name, program.__doc__.partition("\n")[0]
+    options = _read_options(script, description, parts)
+    if network and (reason := why_not()):
+        print(f"no network can be made here: {reason}", file=sys.stderr)
+        sys.exit(2)
+    if report := make(options):
+        publish(script.rpartition(".")[2], options, *report, place)
+
+
+def _read_options(script: str, description: str, parts: Sequence[str]) -> Options:
+    parser = argparse.ArgumentParser(prog=f"python -m {script}", description=description)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
         "--write",
@@ -93,12 +119,13 @@ def read_options(
     )
     if parts:
         parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     asked = given.parts if parts else []
     if unknown := [part for part in asked if part not in parts]:
         parser.error(f"{unknown[0]}: choose from {', '.join(parts)}")
-    command = shlex.join(["python", "-m", f"benchmarks.{script}", *arguments])
-    return Options(given.quick, given.write, command, tuple(asked or parts))
+    return Options(
+        given.quick, given.write, shlex.join(["python", "-m", script, *sys.argv[1:]]), tuple(asked or parts)
+    )
 
 
 def number(value: float) -> str:

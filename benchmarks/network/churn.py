@@ -7,16 +7,14 @@ build/churn.jsonl has the trainings that were done.
 """
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
 from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.models import Gpt
 
-from ..harness.report import Table, number, publish, read_options
+from ..harness.report import Options, Report, Table, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
-from . import why_not
 from .churn_cases import CASES, FULL, LINK, QUICK, SLOW_LINK, TOGETHER, Scale, join, records_of
 from .churn_hosts import Hosts
 from .churn_member import CONTEXT, Settings
@@ -173,11 +171,7 @@ def joins(records: Records, scale: Scale) -> Table:
     return Table("A new member", columns, rows, notes)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("network.churn", "Members that come and go.", arguments)
-    if reason := why_not():
-        print(f"no network can be made here: {reason}", file=sys.stderr)
-        return 2
+def main(options: Options) -> Report:
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     scale = QUICK if options.quick else FULL
     records = records_of(Kept(kept_in("churn", quick=options.quick)), scale)
@@ -186,9 +180,8 @@ def main(arguments: Sequence[str]) -> int:
         back=scale.back_s, together=TOGETHER, priority=_PRIORITY, checkpoint=Settings.checkpoint_s,
     )  # fmt: skip
     tables = [learned(records, scale), disturbed(records, scale), deaths(records), joins(records, scale)]
-    publish("churn", options, introduction, tables)
-    return 0
+    return introduction, tables
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, network=True)

@@ -6,17 +6,15 @@ Hosts are network namespaces (benchmarks/network), which needs root. Can be stop
 build/network_exchange.jsonl has the cells that were measured.
 """
 
-import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Report, Spread, Table, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
 from ..harness.workers import run_workers
-from . import Link, Network, uniform, why_not
+from . import Link, Network, uniform
 from .network_step import measure
 
 BUILTIN = ("strom(density(0.01)) | golomb_rice", "wgt(density(0.01))")
@@ -90,13 +88,7 @@ def rows_of(cell: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[tuple[str
     return times, parts
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options(
-        "network.network_exchange", "The exchange over links of a rate and delay.", arguments
-    )
-    if reason := why_not():
-        print(f"no network can be made here: {reason}", file=sys.stderr)
-        return 2
+def main(options: Options) -> Report:
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     cells = [("100mbit,5ms", 2)] if options.quick else [(link, hosts) for hosts in HOSTS for link in LINKS]
     kept = Kept(kept_in("network_exchange", quick=options.quick))
@@ -128,10 +120,8 @@ def main(arguments: Sequence[str]) -> int:
             ),
         ),
     ]
-    introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
-    publish("network_exchange", options, introduction, tables, PLACE)
-    return 0
+    return INTRODUCTION.format(elements=f"{elements:,}", steps=steps), tables
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, place=PLACE, network=True)

@@ -6,17 +6,15 @@ Hosts are network namespaces (benchmarks/network), which needs root. Can be stop
 build/network_sites.jsonl has the cells that were measured.
 """
 
-import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..harness.report import RESULTS, Place, Spread, Table, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Report, Spread, Table, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
 from ..harness.workers import run_workers
-from . import Link, Network, two_sites, why_not
+from . import Link, Network, two_sites
 from .network_sites_step import measure
 
 LINE = "wgt(density(0.01))"
@@ -91,11 +89,7 @@ def formulas(way: str, at_each: int, message: float, elements: int) -> float | N
     }.get(way)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("network.network_sites", "The exchange between two sites.", arguments)
-    if reason := why_not():
-        print(f"no network can be made here: {reason}", file=sys.stderr)
-        return 2
+def main(options: Options) -> Report:
     steps, elements = (QUICK_STEPS, QUICK_ELEMENTS) if options.quick else (STEPS, ELEMENTS)
     kept = Kept(kept_in("network_sites", quick=options.quick))
     rows: list[tuple[str, ...]] = []
@@ -118,10 +112,8 @@ def main(arguments: Sequence[str]) -> int:
             "that these bytes take at the rate of the probe. Times faster: than `exact`.",
         ),
     )
-    introduction = INTRODUCTION.format(elements=f"{elements:,}", steps=steps)
-    publish("network_sites", options, introduction, [table], PLACE)
-    return 0
+    return INTRODUCTION.format(elements=f"{elements:,}", steps=steps), [table]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, place=PLACE, network=True)

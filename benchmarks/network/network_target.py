@@ -10,7 +10,6 @@ with more contenders; `many` has 16 hosts, and begins with the best of `slow`.
 """
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -23,10 +22,10 @@ import numpy as np
 from taugrad.compressors.errors import Diverged
 
 from ..harness.in_process import Following, fit
-from ..harness.report import RESULTS, Place, Table, credit, number, publish, read_options
+from ..harness.report import RESULTS, Options, Place, Table, credit, number, publish, run_benchmark
 from ..harness.trainings import KEPT, Kept, Trainings, kept_in, key_of
 from ..harness.workers import train_by
-from . import first_screen, why_not
+from . import first_screen
 from .continuations import continuation_score
 from .network_cells import Asked, over
 from .target_conditions import condition_tables, more_cores_table
@@ -329,12 +328,8 @@ def searches_of(workload: Workload, links: Sequence[str], trainings: Trainings) 
     return searched(workload, links, trainings)
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("network.network_target", __doc__.partition("\n")[0], arguments, [*WORKLOADS])
+def main(options: Options) -> None:
     workloads = {name: WORKLOADS[name] for name in options.parts}
-    if reason := why_not():
-        print(f"no network can be made here: {reason}", file=sys.stderr)
-        return 2
     links_of_most = LINKS
     if options.quick:
         workloads, links_of_most = {"gpt": quick(GPT)}, QUICK_LINKS
@@ -352,7 +347,6 @@ def main(arguments: Sequence[str]) -> int:
                 show(name, workload, by_link, credit(options))
         elif options.folder is not None:
             draw(options.folder.with_suffix(".png"), by_link)
-    return 0
 
 
 def show(name: str, workload: Workload, minutes: Minutes, measured_by: str) -> None:
@@ -397,4 +391,4 @@ def quick(workload: Workload) -> Workload:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, parts=[*WORKLOADS], network=True)

@@ -7,8 +7,7 @@ build/plan.jsonl has the cells that were measured.
 """
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -23,9 +22,8 @@ from taugrad.search.plan.candidate import Candidate
 from taugrad.search.plan.link import Link as PlannedLink
 from taugrad.search.plan.planning import predict
 
-from ..harness.report import Spread, Table, number, publish, read_options
+from ..harness.report import Options, Report, Spread, Table, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
-from . import why_not
 from .network_cells import Asked, over_link
 
 METHODS = (
@@ -129,11 +127,7 @@ def rows_of(cell: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("network.plan", "What is predicted of a step, and what is measured.", arguments)
-    if reason := why_not():
-        print(f"no network can be made here: {reason}", file=sys.stderr)
-        return 2
+def main(options: Options) -> Report:
     steps = QUICK_STEPS if options.quick else STEPS
     wanted = (
         [("lenet", link, 2) for link in QUICK_LINKS]
@@ -158,9 +152,8 @@ def main(arguments: Sequence[str]) -> int:
     introduction = INTRODUCTION.format(
         batch=BATCH, cores=os.cpu_count(), steps=steps, warm=WARM_UP, window=WINDOW
     )
-    publish("plan", options, introduction, [table])
-    return 0
+    return introduction, [table]
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, network=True)

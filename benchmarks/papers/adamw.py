@@ -5,12 +5,10 @@
 Can be stopped and continued: finished trainings are in build/adamw.jsonl.
 """
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from ..harness.report import Place, read_options
-from .language_runs import QUICK, Setting, Size, run, tried_by_auto
+from ..harness.report import Options, Place, Report, run_benchmark
+from .language_runs import QUICK, Setting, Size, report, tried_by_auto
 
 PAGE = Place(
     Path(__file__).resolve().parents[2] / "docs" / "adamw.md", "<!-- adamw: begin -->", "<!-- adamw: end -->"
@@ -85,8 +83,7 @@ LOCAL = [
 ]
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("papers.adamw", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     size = QUICK if options.quick else SIZE
     at_2e3, at_4e3 = (tried_by_auto(setting, size)[:2] for setting in SYNCHRONOUS[:2])
     groups = [
@@ -100,9 +97,8 @@ def main(arguments: Sequence[str]) -> int:
     bases = {"16 bits at 2e-3": SYNCHRONOUS[0]}
     if not options.quick:
         bases["16 bits at 4e-3"] = SYNCHRONOUS[1]
-    run("adamw", options, INTRODUCTION, size, groups, bases, PAGE)
-    return 0
+    return report("adamw", options, INTRODUCTION, size, groups, bases)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, place=PAGE)

@@ -10,7 +10,7 @@ trainings that were done. Without a GPU, `--quick` shows at a toy size that it w
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -24,7 +24,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
-from ..harness.report import Table, number, publish, read_options, say
+from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.trainings import Kept, kept_in
 
 WORKERS, RATES = 4, {"100 Mbit": 1e8, "1 Gbit": 1e9}
@@ -106,8 +106,7 @@ def steps_within(minutes: float, size: Size) -> int:
     return max(60, int(60 * minutes / len(WAYS) / ((long - short) / 12)) // 60 * 60)
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = read_options("papers.gpu_gpt", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     gpu = torch.cuda.is_available()
     if not options.quick and not gpu:
         sys.exit("papers/gpu_gpt.py needs a GPU, and torch finds none here; --quick shows that it works")
@@ -141,8 +140,8 @@ def main(arguments: Sequence[str]) -> None:
         "bytes on its link alone: gradients to the worker that sums a part and back, messages to each of the "
         "other workers."
     )
-    publish("gpu_gpt", options, introduction, [table])
+    return introduction, [table]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

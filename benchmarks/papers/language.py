@@ -5,11 +5,8 @@
 Can be stopped and continued: finished trainings are in build/language.jsonl.
 """
 
-import sys
-from collections.abc import Sequence
-
-from ..harness.report import read_options
-from .language_runs import QUICK, Setting, Size, run, tried_by_auto
+from ..harness.report import Options, Report, run_benchmark
+from .language_runs import QUICK, Setting, Size, report, tried_by_auto
 
 SEEDS = 1
 SIZE = Size(workers=4, batch=3)
@@ -52,17 +49,15 @@ LOCAL = [
 ]
 
 
-def main(arguments: Sequence[str]) -> int:
-    options = read_options("papers.language", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     size = QUICK if options.quick else SIZE
     groups = [
         ("Without compression", WITHOUT, SEEDS),
         ("Gradients in every iteration", GRADIENTS, SEEDS),
         ("Local steps", [*LOCAL, *tried_by_auto(WITHOUT[0], size)], SEEDS),
     ]
-    run("language", options, INTRODUCTION, size, groups, {WITHOUT[0].name: WITHOUT[0]})
-    return 0
+    return report("language", options, INTRODUCTION, size, groups, {WITHOUT[0].name: WITHOUT[0]})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main)

@@ -12,7 +12,7 @@ from taugrad.search import auto_specs
 
 from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Options, Place, Table, number, publish
+from ..harness.report import Options, Report, Table, number
 from ..harness.trainings import Trainings, kept_in
 from ..harness.workers import train_by
 
@@ -87,16 +87,15 @@ Group = tuple[str, Sequence[Setting], int]
 """A table: its title, its settings, and with how many seeds each is trained."""
 
 
-def run(
+def report(
     name: str,
     options: Options,
     introduction: str,
     size: Size,
     groups: Sequence[Group],
     bases: Mapping[str, Setting],
-    place: Place | None = None,
-) -> None:
-    """Trains what is not in the benchmark's file yet, and publishes.
+) -> Report:
+    """Trains what is not in the benchmark's file yet.
 
     Args:
         name: the benchmark's.
@@ -105,7 +104,6 @@ def run(
         size: how much to train; a quick run has a small one.
         groups: one table each.
         bases: by name, what all are compared with: settings of the groups.
-        place: where in the documentation the tables stand, too.
     """
     if options.quick:
         groups = [(title, [settings[0], settings[-1]], 1) for title, settings, _ in groups]
@@ -117,8 +115,7 @@ def run(
     tables = [
         table(title, size, settings, range(seeds), trainings, bases) for title, settings, seeds in groups
     ]
-    text = introduction.format(**asdict(size), seeds=max(seeds for *_, seeds in groups))
-    publish(name, options, text, tables, place)
+    return introduction.format(**asdict(size), seeds=max(seeds for *_, seeds in groups)), tables
 
 
 def train(text: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Table, publish, read_options
+from ..harness.report import Options, Report, Table, run_benchmark
 from ..harness.trainings import BUILD, Trainings, kept_in
 from .speech_data.__main__ import main as make_speech
 
@@ -67,9 +67,8 @@ FULL = Size(30, EPOCHS, SEEDS, (1.0, 2.0, 4.0, 6.0))
 QUICK = Size(1, 1, 2, (6.0,))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Speaks and trains what is not there yet, and publishes."""
-    options = read_options("papers.strom_speech", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
+    """Speaks and trains what is not there yet."""
     size = QUICK if options.quick else FULL
     speak(size)
     trainings = Trainings(kept_in("strom_speech", quick=options.quick), train, lambda _: 1)
@@ -77,8 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     introduction = INTRODUCTION.format(
         minutes=size.minutes, epochs=size.epochs, workers=WORKERS, batch=LOCAL_BATCH, seeds=size.seeds
     )
-    publish("strom_speech", options, introduction, [unwaited_table(size, trainings)])
-    return 0
+    return introduction, [unwaited_table(size, trainings)]
 
 
 def speak(size: Size) -> None:
@@ -212,4 +210,4 @@ def _points(runs: Sequence[Mapping[str, float]], bare: Sequence[Mapping[str, flo
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main)

@@ -12,7 +12,6 @@ largest that loses no more than 2 points, and the one that loses least where all
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -33,7 +32,7 @@ from taugrad.platform.tracking.names import layer_metric
 
 from ..harness.in_process import Following, fit
 from ..harness.paired import interval
-from ..harness.report import Table, number, publish, read_options
+from ..harness.report import Options, Report, Table, number, run_benchmark
 from ..harness.trainings import BUILD
 from .claims import records
 from .speech_data.__main__ import main as make_speech
@@ -421,14 +420,10 @@ def tables() -> list[Table]:
     return [make(pairs) for make in (judged_table, curve_table, within_table)]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Publishes what the records say."""
-    options = read_options("papers.thresholds", __doc__.partition("\n")[0], arguments)
+def main(_: Options) -> Report:
     seeds = {line["seed"] for line in records("automatic.jsonl")}
-    introduction = INTRODUCTION.format(models=len(MODELS), data=len(DATA), seeds=len(seeds))
-    publish("thresholds", options, introduction, tables())
-    return 0
+    return INTRODUCTION.format(models=len(MODELS), data=len(DATA), seeds=len(seeds)), tables()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main)

@@ -7,9 +7,9 @@ a process, and their course of time is made up. Bytes are equal by a fixed densi
 """
 
 import random
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from time import perf_counter, sleep
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.training.trainer import Trainer
 
 from ..harness.in_process import Following, fit
-from ..harness.report import Options, Table, number, publish, read_options, say
+from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.workers import run_workers
 
 Slow = Literal["nobody", "one", "now and then"]
@@ -107,7 +107,7 @@ def _replica(trainer: Trainer) -> Replica:
 
 def _slow_down(replica: Replica, pace: Pace, rank: int, workers: int) -> None:
     backward: Callable[..., float] = replica.backward
-    steps = iter(range(sys.maxsize))
+    steps = count()
 
     def slowly(*arguments: Any) -> float:
         sleep(pace.of(rank, workers, next(steps)))
@@ -229,12 +229,10 @@ def _both(there: Outcome, here: Outcome) -> tuple[str, ...]:
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("platform.asynchronous", "Workers that do not wait.", arguments)
+def main(options: Options) -> Report:
     sizes = QUICK if options.quick else FULL
-    tables = [measure_speed(sizes), measure_accuracy(sizes)]
-    publish("asynchronous", options, INTRODUCTION, tables)
+    return INTRODUCTION, [measure_speed(sizes), measure_accuracy(sizes)]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

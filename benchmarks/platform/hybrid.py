@@ -9,8 +9,6 @@ depend on how busy the machine is, memory hardly.
 import gc
 import os
 import re
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,7 @@ from taugrad.platform.synchronization.hybrid.layers import share_of, two_parts
 from taugrad.platform.synchronization.synchronization import StepContext
 from taugrad.platform.tasks.builtin import ClassificationTask
 
-from ..harness.report import Table, number, publish, read_options, say
+from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.workers import run_workers
 
 TARGET_BYTES = NUMBER_BYTES = 8
@@ -328,8 +326,7 @@ def _mb(size: float) -> str:
     return number(size / 1e6)
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = read_options("platform.hybrid", "Hybrid parallelism beside data parallelism.", arguments)
+def main(options: Options) -> Report:
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "1000000"  # of the workers
     sizes = QUICK if options.quick else FULL
 
@@ -343,8 +340,8 @@ def main(arguments: Sequence[str]) -> None:
     introduction = INTRODUCTION.format(
         sizes=weights, image=" x ".join(map(str, shape.inputs)), classes=shape.outputs
     )
-    publish("hybrid", options, introduction, tables)
+    return introduction, tables
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)

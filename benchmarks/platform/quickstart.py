@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..harness.report import Place, Table, publish, read_options
+from ..harness.report import Options, Place, Report, Table, run_benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECS = sorted((ROOT / "experiments" / "quickstart").glob("*.yaml"))
@@ -29,15 +29,12 @@ TRAINED = (
 LOOPBACK = " Compression does not save time on loopback; it pays on slow links."
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Trains and publishes."""
-    options = read_options("platform.quickstart", __doc__.partition("\n")[0], arguments)
+def main(options: Options) -> Report:
     epochs = 1 if options.quick else 10
     rows = trained([str(path) for path in SPECS], epochs)
     introduction = TRAINED.format(epochs=epochs) + LOOPBACK
     table = Table("The quickstart's four runs", COLUMNS, rows)
-    publish("quickstart", options, introduction, [table], README)
-    return 0
+    return introduction, [table]
 
 
 def trained(specs: Sequence[str], epochs: int) -> list[tuple[str, ...]]:
@@ -54,4 +51,4 @@ def trained(specs: Sequence[str], epochs: int) -> list[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_benchmark(main, place=README)

@@ -6,8 +6,7 @@ Real workers are processes on the loopback interface; simulated ones share a pro
 exact, of accuracy those of the seeds named.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from taugrad.platform.synchronization.synchronization import Synchronization
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
-from ..harness.report import Options, Table, number, publish, read_options, say
+from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.workers import run_workers
 
 
@@ -232,13 +231,10 @@ def _kb(size: float) -> str:
     return number(size / 1e3)
 
 
-def main(arguments: Sequence[str]) -> None:
-    options: Options = read_options("platform.synchronization", "What ways to synchronize move.", arguments)
-    sizes = QUICK if options.quick else FULL
-    tables, parameters = measure_patterns(sizes)
-    introduction = INTRODUCTION.format(parameters=parameters)
-    publish("synchronization", options, introduction, tables)
+def main(options: Options) -> Report:
+    tables, parameters = measure_patterns(QUICK if options.quick else FULL)
+    return INTRODUCTION.format(parameters=parameters), tables
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_benchmark(main)
