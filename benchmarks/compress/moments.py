@@ -22,8 +22,7 @@ from taugrad.platform.models.gpt import GptNetwork
 from taugrad.platform.spec.data import Text
 from taugrad.platform.spec.models import Gpt
 
-from ..harness.paired import interval
-from ..harness.report import Options, Report, Table, number, run_benchmark
+from ..harness.report import Options, Report, Table, interval, number, run_benchmark
 from ..harness.trainings import Kept, kept_in
 from ..harness.workers import run_workers
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from time import strftime
 
 import numba
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 
 from taugrad.compressors.ops.cpu import avx512
+from taugrad.platform.tasks import claims
+from taugrad.platform.tasks.metric import LOSS
 
 from ..network.network import why_not
 from .pages import RESULTS
@@ -126,6 +129,12 @@ def _read_options(script: str, description: str, parts: Sequence[str]) -> Option
     return Options(
         given.quick, given.write, shlex.join(["python", "-m", script, *sys.argv[1:]]), tuple(asked or parts)
     )
+
+
+def interval(differences: Sequence[float], decimals: int = 3) -> str:
+    """The mean over seeds with its 95% interval (Student's t); one seed has none."""
+    mean, ends = f"{fmean(differences):+.{decimals}f}", claims.interval(differences, None, LOSS)
+    return f"{mean} ({ends[0]:+.{decimals}f} to {ends[1]:+.{decimals}f})" if ends else mean
 
 
 def number(value: float) -> str:

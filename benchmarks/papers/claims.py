@@ -40,7 +40,7 @@ import yaml
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
-from ..harness import paired
+from ..harness import report
 from ..harness.pages import RESULTS, cell, results_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -143,7 +143,7 @@ def figure(source: str, rest: str) -> Figure:
     if not source.endswith(".jsonl"):
         return Figure.read(cell(source, row, column, table), _seeds_of_page(source, table))
     at = Figure.over(values := values_of(source, rest))
-    return replace(at, text=paired.interval(list(values.values()), 2)) if " - " in row else at
+    return replace(at, text=report.interval(list(values.values()), 2)) if " - " in row else at
 
 
 def _seeds_of_page(source: str, table: str) -> int:

@@ -11,8 +11,7 @@ from taugrad.platform.tracking import names
 from taugrad.search import auto_specs
 
 from ..harness.in_process import Following, fit
-from ..harness.paired import interval
-from ..harness.report import Options, Report, Table, number
+from ..harness.report import Options, Report, Table, interval, number
 from ..harness.trainings import Trainings, kept_in
 from ..harness.workers import train_by
 

@@ -16,8 +16,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
-from ..harness.paired import interval
-from ..harness.report import Options, Report, Table, run_benchmark
+from ..harness.report import Options, Report, Table, interval, run_benchmark
 from ..harness.trainings import BUILD, Trainings, kept_in
 from .speech_data.__main__ import main as make_speech
 

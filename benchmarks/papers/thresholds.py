@@ -31,8 +31,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 
 from ..harness.in_process import Following, fit
-from ..harness.paired import interval
-from ..harness.report import Options, Report, Table, number, run_benchmark
+from ..harness.report import Options, Report, Table, interval, number, run_benchmark
 from ..harness.trainings import BUILD
 from .claims import records
 from .speech_data.__main__ import main as make_speech
