@@ -63,7 +63,7 @@ def test_it_trains_as_its_paper_says(monkeypatch):
     workload = settings.replace(
         settings.SLOW, base={**base, "model": model, "training": training}, hosts=WORKERS
     )
-    spec = workload.spec(settings.DEMO.setting((1, 1.0, KEEP, DECAY)), 0)
+    spec = workload.spec(settings.CONTENDERS["DeMo"].setting((1, 1.0, KEEP, DECAY)), 0)
     first = {}
 
     class Listener(in_process.Following):

@@ -13,6 +13,7 @@ from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.report import number
+from .target_settings import CODED, CONTENDERS
 from .target_times import Row
 
 
@@ -30,34 +31,8 @@ Minutes = Mapping[str, Mapping[str, Time]]
 """By link and kind of exchange."""
 
 
-COLORS = {
-    "DDP, float32": "#BBBBBB",
-    "DDP, 16 bits": "#777777",
-    "PowerSGD": "#E69F00",
-    "DiLoCo": "#0072B2",
-    "SparseLoCo": "#56B4E9",
-    "SparseLoCo, coded": "#56B4E9",
-    "PULSELoCo": "#0072B2",
-    "Streaming DiLoCo": "#0072B2",
-    "MuLoCo": "#009E73",
-    "DeMo": "#F0E442",
-    "linear (ours)": "#CC79A7",
-    "strom (ours)": "#D55E00",
-    "strom, Muon (ours)": "#D55E00",
-    "strom, outer momentum (ours)": "#D55E00",
-    "strom, residual's weight (ours)": "#D55E00",
-    "wgt, 2 bits (ours)": "#CC79A7",
-}
-"""By contender, Okabe and Ito's."""
 _LEAST_MINUTES = 20
 """If every time is shorter, the axis has seconds."""
-_MARKERS = dict(
-    zip(
-        COLORS,
-        ("o", "s", "^", "D", "v", "^", "P", "s", "*", "h", "P", "o", "s", "D", "v", "s"),
-        strict=True,
-    )
-)
 
 
 def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, Time]:
@@ -67,24 +42,6 @@ def best_of_kinds(rows: Iterable[Row], kinds: Mapping[str, str]) -> dict[str, Ti
         if isfinite(row.seconds):
             best.setdefault(kinds[row.setting.name], row)
     return {kind: _by_seeds(row.seconds / 60, row.steps) for kind, row in best.items()}
-
-
-_KINDS = (
-    ("DDP, float32", "DDP, float32"),
-    ("DDP, fp16 hook", "DDP, 16 bits"),
-    ("PowerSGD", "PowerSGD"),
-    ("DiLoCo", "DiLoCo"),
-    ("PULSELoCo", "PULSELoCo"),
-    ("Streaming DiLoCo", "Streaming DiLoCo"),
-    ("MuLoCo", "MuLoCo"),
-    ("DeMo", "DeMo"),
-    (r"SparseLoCo.*, coded", "SparseLoCo, coded"),
-    ("SparseLoCo", "SparseLoCo"),
-    ("`linear`", "linear (ours)"),
-    ("`wgt` in 2 bits", "wgt, 2 bits (ours)"),
-    ("`strom`", "strom (ours)"),
-)
-"""How a setting begins on a page of results, and its contender in the picture; the first that fits."""
 
 
 def recorded(page: Path) -> dict[str, dict[str, Time]]:
@@ -124,9 +81,11 @@ def recorded(page: Path) -> dict[str, dict[str, Time]]:
 
 
 def _kind(setting: str) -> str:
-    for begins, kind in _KINDS:
-        if re.match(begins, setting):
-            return kind
+    if setting.endswith(", coded"):
+        return CODED
+    for contender in CONTENDERS.values():
+        if contender.has(setting):
+            return contender.name
     raise ValueError(f"{setting} belongs to no contender")
 
 
@@ -162,9 +121,9 @@ def draw(path: Path, minutes: Minutes, note: str = "") -> None:
         for row, kind in enumerate(kinds):
             if kind in by_kind:
                 time = by_kind[kind]
-                color = COLORS.get(kind, "black")
+                color, marker = CONTENDERS[kind.removesuffix(", coded")].look
                 axes.plot([factor * time.low, factor * time.high], [row, row], color=color, linewidth=1.5)
-                axes.plot([factor * time.mean], [row], _MARKERS.get(kind, "o"), color=color, markersize=4.5)
+                axes.plot([factor * time.mean], [row], marker, color=color, markersize=4.5)
     panels[0].set_yticks(range(len(kinds)), kinds)
     panels[0].set_ylim(len(kinds) - 0.4, -0.6)
     save(figure, path)
