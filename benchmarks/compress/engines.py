@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import zstandard
 from torch import Tensor
 
 from taugrad.compressors import PatchWriter, make_patch
+from taugrad.compressors.patches import listing
 
 from ..harness.report import Options, Report, Spread, Table, number, run_benchmark, say
 from ..harness.vllm_process import ROOT, Engine, vllm_python
@@ -111,25 +112,34 @@ def served(engine: Engine, number: int) -> tuple[float, float]:
     return time.perf_counter() - began, paused
 
 
-def by_rate(stream: Stream, engine: Engine, versions: int) -> Table:
+def versions(
+    stream: Stream, engine: Engine, rate: float, count: int
+) -> Iterator[tuple[tuple[float, ...], dict[str, Tensor], dict[str, Tensor]]]:
+    """Bytes, seconds of `write`, seconds until served, and of these paused, of versions; weights around them."""
+    for _ in range(count):
+        stream.learn(rate)
+        weights, began = published(stream.model), time.perf_counter()
+        number_, size, before = stream.publish(weights)
+        write_s = time.perf_counter() - began
+        yield (size, write_s, *served(engine, number_)), before, weights
+
+
+def medians(rows: Sequence[Sequence[float]]) -> list[str]:
+    """The median of each column."""
+    return [number(Spread.of(column).middle) for column in zip(*rows, strict=True)]
+
+
+def by_rate(stream: Stream, engine: Engine, count: int) -> Table:
     rows, parameters = list[tuple[str, ...]](), sum(tensor.numel() for tensor in stream.last.values())
     for rate in RATES:
         say(f"rate {rate:g}")
-        columns: list[list[float]] = [[] for _ in range(7)]
-        for _ in range(versions):
-            stream.learn(rate)
-            weights = published(stream.model)
-            began = time.perf_counter()
-            number_, size, before = stream.publish(weights)
-            write_s = time.perf_counter() - began
-            served_s, paused_s = served(engine, number_)
+        measured = []
+        for (size, *seconds), before, weights in versions(stream, engine, rate, count):
             changed = sum(int((before[name] != new).sum()) for name, new in weights.items())
             plain = gaps_and_values(before, weights)
             zstd = min(len(zstandard.compress(plain, level)) for level in (1, 9))
-            values = (100 * changed / parameters, size, 6 * changed, zstd, write_s, served_s, paused_s)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-        rows.append((f"{rate:g}", *(number(Spread.of(column).middle) for column in columns)))
+            measured.append((100 * changed / parameters, size, 6 * changed, zstd, *seconds))
+        rows.append((f"{rate:g}", *medians(measured)))
     names = ("lr", "changed %", "patch", "vLLM sparse", "zstd", "s to write", "s to served", "s paused")
     notes = (
         "Medians of a version: bytes, and seconds: of `write`, from its end until served, of these paused."
@@ -137,7 +147,7 @@ def by_rate(stream: Stream, engine: Engine, versions: int) -> Table:
     return Table("A version, in a folder", names, rows, (notes,))
 
 
-def by_link(python: str, stream: Stream, versions: int) -> Table:
+def by_link(python: str, stream: Stream, count: int) -> Table:
     """The same, where a link lies between the folder and the engine, which has its own copy to start from."""
     rows = list[tuple[str, ...]]()
     for text in LINKS:
@@ -154,17 +164,9 @@ def by_link(python: str, stream: Stream, versions: int) -> Table:
             with closing(Engine(python, stream.work, stream.place, within=within)) as engine:
                 engine.ask("init", place=f"webhdfs://{store.address}:9870/", poll_s=0.05)
                 for rate in RATES:
-                    columns: list[list[float]] = [[] for _ in range(4)]
-                    for _ in range(versions):
-                        stream.learn(rate)
-                        weights, began = published(stream.model), time.perf_counter()
-                        number_, size, _ = stream.publish(weights)
-                        values = (size, time.perf_counter() - began, *served(engine, number_))
-                        for column, value in zip(columns, values, strict=True):
-                            column.append(value)
-                    least = Spread.of(columns[0]).middle * 8 / link.rate
-                    middles = [number(Spread.of(column).middle) for column in columns]
-                    rows.append((text, f"{rate:g}", *middles, number(least)))
+                    measured = [values for values, *_ in versions(stream, engine, rate, count)]
+                    least = Spread.of([size for size, *_ in measured]).middle * 8 / link.rate
+                    rows.append((text, f"{rate:g}", *medians(measured), number(least)))
             folder.terminate()
     names = ("link", "lr", "patch", "s to write", "s to served", "s paused", "s of bytes alone")
     notes = (
@@ -172,7 +174,7 @@ def by_link(python: str, stream: Stream, versions: int) -> Table:
         "A patch is there before `write`, which then notes what it wrote, returns: "
         "so part of its way lies within.",
     )
-    return Table(f"A version, over a link ({versions} at each rate)", names, rows, notes)
+    return Table(f"A version, over a link ({count} at each rate)", names, rows, notes)
 
 
 def by_share(stream: Stream, engine: Engine, repeats: int) -> Table:
@@ -259,7 +261,7 @@ def faults(python: str, work: Path) -> Table:
         again.publish({name: tensor * 2 for name, tensor in again.last.items()})
         said = attempt(engine, "update")
         (digest,) = engine.ask("verify")
-        due = f"{make_digest(again)}"
+        due = [*listing(again.place)][-1].split()[-1]
         rows.append(
             ("another training in the same place", "followed" if digest == due else said or "SILENT", "")
         )
@@ -273,14 +275,8 @@ def faults(python: str, work: Path) -> Table:
     return Table("Injected faults", ("fault", "what the engine does", "its memory"), rows)
 
 
-def make_digest(stream: Stream) -> str:
-    from taugrad.compressors.patches import listing
-
-    return list(listing(stream.place))[-1].split()[-1]
-
-
 def main(options: Options) -> Report:
-    python, versions = vllm_python(), 2 if options.quick else 20
+    python, count = vllm_python(), 2 if options.quick else 20
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         stream = Stream(options.quick, work / "large")
@@ -290,7 +286,7 @@ def main(options: Options) -> Report:
             before = engine.ask("memory")[0]
             engine.ask("init", place=str(stream.place), poll_s=0.05)
             at_init = engine.ask("memory")[0]
-            tables = [by_rate(stream, engine, versions), by_share(stream, engine, 3 if options.quick else 5)]
+            tables = [by_rate(stream, engine, count), by_share(stream, engine, 3 if options.quick else 5)]
             now, most = engine.ask("memory")
             size = sum(tensor.nbytes for tensor in stream.last.values())
             row = tuple(f"{value / 1e6:.0f}" for value in (size, before, at_init, now, most))
@@ -302,7 +298,7 @@ def main(options: Options) -> Report:
             tables.append(by_link(python, stream, 2 if options.quick else 10))
         tables.append(faults(python, work / "small"))
     parameters = sum(tensor.numel() for tensor in stream.last.values())
-    return INTRODUCTION.format(parameters=parameters, versions=versions, warm=3), tables
+    return INTRODUCTION.format(parameters=parameters, versions=count, warm=3), tables
 
 
 if __name__ == "__main__":

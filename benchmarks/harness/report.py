@@ -251,11 +251,7 @@ def _line(cells: Sequence[str]) -> str:
 
 def _cpu_model() -> str:
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    for line in text.splitlines():
-        label, _, value = line.partition(":")
-        if label.strip() == "model name" and value.strip():
-            return value.strip()
-    return platform.processor() or platform.machine()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from pydantic import TypeAdapter
+
 from .forwarder import forward, join_by_forwarder
 from .namespaces import ip, name_of, remove_all_of, remove_stale
 from .switch import join_by_bridges
@@ -48,7 +50,7 @@ def keep(topology: Topology) -> None:
 
 if __name__ == "__main__":
     try:
-        keep(Topology.from_json(sys.argv[1]))
+        keep(TypeAdapter(Topology).validate_json(sys.argv[1]))
     except OSError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from .keeper import addresses_of
 from .namespaces import NetworkError, ip, name_of, remove_all_of
 from .probe import Probe, probe
@@ -72,7 +74,12 @@ class Network:
         if reason := why_not(self.topology):
             raise NetworkError(f"no network can be made here: {reason}")
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.network.keeper", self.topology.to_json()],
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.network.keeper",
+                TypeAdapter(Topology).dump_json(self.topology),
+            ],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

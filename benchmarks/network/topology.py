@@ -1,9 +1,7 @@
 """What a network is like: every host's link to the middle, and what lies between two sites."""
 
-import json
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 _RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -92,17 +90,6 @@ class Topology:
             rate, delay = min(rate, self.between.rate), delay + self.between.delay
             kept *= 1 - self.between.loss
         return Link(rate, delay, 1 - kept)
-
-    def to_json(self) -> str:
-        """For `from_json`."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Topology":
-        """What `to_json` gave."""
-        tree: dict[str, Any] = json.loads(text)
-        between = Link(**tree["between"]) if tree["between"] else None
-        return cls(tuple(Link(**link) for link in tree["links"]), tuple(tree["sites"]), between)
 
 
 def uniform(hosts: int, link: Link) -> Topology:

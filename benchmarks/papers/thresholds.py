@@ -1,14 +1,7 @@
 """The open question: a relation between the best tau and the gradients, over 4 models x 3 data sets.
 
-    python -m benchmarks.papers automatic           measures, into records/automatic.jsonl
-    python -m benchmarks.papers.thresholds --write  judges
-
-Said before it was measured: a pair's best tau loses 2 points against no compression, by the mean accuracy of
-the seeds, interpolated over ln(tau). The law, fitted to the other pairs, holds if it misses this tau by a
-factor of 1.5 or less (root mean square of logarithms), and by less than one tau for all pairs does and less
-than a multiple of a percentile of |g| does, both outside the 95% interval over pairs. Added after the first
-settings were seen, of which smaller taus lost more (strom sends at most tau a step): the best tau is the
-largest that loses no more than 2 points, and the one that loses least where all lose more.
+python -m benchmarks.papers automatic           measures, into records/automatic.jsonl
+python -m benchmarks.papers.thresholds --write  judges
 """
 
 import math
