@@ -115,7 +115,7 @@ def served(engine: Engine, number: int) -> tuple[float, float]:
 def versions(
     stream: Stream, engine: Engine, rate: float, count: int
 ) -> Iterator[tuple[tuple[float, ...], dict[str, Tensor], dict[str, Tensor]]]:
-    """Bytes, seconds of `write`, seconds until served, and of these paused, of versions; weights around them."""
+    """Bytes of each version; seconds of `write`, until served, of these paused; the weights around it."""
     for _ in range(count):
         stream.learn(rate)
         weights, began = published(stream.model), time.perf_counter()
