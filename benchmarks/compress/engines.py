@@ -1,4 +1,4 @@
-"""Weights in a running vLLM: bytes a version, seconds until it is served, seconds paused, memory, and faults.
+"""Weights in a running vLLM: bytes a version, seconds until it is served, seconds paused, and memory.
 
     python -m benchmarks.compress.engines [--quick] [--write]
 
@@ -6,11 +6,10 @@ A Llama of random weights learns random tokens by AdamW, with float32 masters; w
 vLLM's CPU build, in an environment of its own, follows: see benchmarks/harness/vllm_process.py.
 """
 
-import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import zstandard
 from torch import Tensor
 
 from taugrad.compressors import PatchWriter, make_patch
-from taugrad.compressors.patches import listing
 
 from ..harness.report import Options, Report, Spread, Table, number, run_benchmark, say
 from ..harness.vllm_process import ROOT, Engine, vllm_python
@@ -201,80 +199,6 @@ def by_share(stream: Stream, engine: Engine, repeats: int) -> Table:
     return Table("Seconds paused", ("changed", "here (goal: a tenth)", "vLLM's own", "ratio"), rows, (notes,))
 
 
-def faults(python: str, work: Path) -> Table:
-    """What an engine does with each; its memory is that of before, or what is due, or the fault is named."""
-    say("faults")
-    stream = Stream(True, work)
-    place, rows = stream.place, list[tuple[str, ...]]()
-
-    def attempt(engine: Engine, what: str, **arguments: Any) -> str:
-        try:
-            engine.ask(what, **arguments)
-        except RuntimeError as problem:
-            return str(problem)
-        return ""
-
-    def change() -> int:
-        return stream.publish({n: (t.view(torch.int16) + 1).view(t.dtype) for n, t in stream.last.items()})[0]
-
-    with closing(Engine(python, work, place)) as engine:
-        engine.ask("init", place=str(place), poll_s=None)  # so that it meets the faults
-        change()
-        engine.ask("update")
-        good = place / f"{change():010d}.patch"
-        data = good.read_bytes()
-        other = Stream(True, work / "other")
-        other.publish({name: tensor * 2 for name, tensor in other.last.items()})
-        flipped = data[:700] + bytes([data[700] ^ 1]) + data[701:]
-        begin = place / f"{1:010d}.patch"
-        cases: dict[str, Callable[[], Any]] = {
-            "a bit of the patch flips": lambda: good.write_bytes(flipped),
-            "the patch is cut short": lambda: good.write_bytes(data[:-9]),
-            "the patch is missing": good.unlink,
-            "the patch before comes twice": lambda: good.write_bytes(begin.read_bytes()),
-            "a patch of another stream": lambda: good.write_bytes(
-                (other.place / "0000000001.patch").read_bytes()
-            ),
-            "the store is gone": lambda: place.rename(work / "away"),
-        }
-        for name, fault in cases.items():
-            before = engine.ask("has")
-            fault()
-            said = attempt(engine, "update", number=2)
-            held = engine.ask("has") == before
-            rows.append((name, "refused" if said else "SILENT", "held" if held else "CHANGED"))
-            if (work / "away").exists():
-                (work / "away").rename(place)
-            good.write_bytes(data)
-        engine.ask("update")
-        engine.ask("spoil")
-        (said,) = engine.ask("verify")
-        rows.append(("a weight changes behind its back", "found" if "digest" in said else "SILENT", ""))
-        stream.writer.close()
-        stream.writer = PatchWriter(place)
-        change()
-        engine.ask("update")
-        (said,) = engine.ask("verify")
-        rows.append(("... and the next update", "replaced" if len(said) == 16 else "SILENT", ""))
-        shutil.rmtree(place)
-        again = Stream(True, work)  # numbers begin again
-        again.publish({name: tensor * 2 for name, tensor in again.last.items()})
-        said = attempt(engine, "update")
-        (digest,) = engine.ask("verify")
-        due = [*listing(again.place)][-1].split()[-1]
-        rows.append(
-            ("another training in the same place", "followed" if digest == due else said or "SILENT", "")
-        )
-        engine.ask("spoil")
-        said = attempt(engine, "init", place=str(place))
-        rows.append(("memory has other bits at init", "refused" if "other bits" in said else "SILENT", ""))
-    with closing(Engine(python, work, place)) as engine:
-        engine.ask("halve")
-        said = attempt(engine, "init", place=str(place))
-        rows.append(("the loader maps half of a tensor", "refused" if said else "SILENT", ""))
-    return Table("Injected faults", ("fault", "what the engine does", "its memory"), rows)
-
-
 def main(options: Options) -> Report:
     python, count = vllm_python(), 2 if options.quick else 20
     with tempfile.TemporaryDirectory() as folder:
@@ -296,7 +220,6 @@ def main(options: Options) -> Report:
             say(f"no links: {reason}")
         else:
             tables.append(by_link(python, stream, 2 if options.quick else 10))
-        tables.append(faults(python, work / "small"))
     parameters = sum(tensor.numel() for tensor in stream.last.values())
     return INTRODUCTION.format(parameters=parameters, versions=count, warm=3), tables
 

@@ -187,7 +187,7 @@ def with_rate(times: int, rate: float, seed: int) -> Values:
     return accuracy(digits(seed, **training(1, 8 * times, optimizer)))
 
 
-def speech(compressor: str, workers: int, net: strom_speech.Net, epochs: int, seed: int) -> Values:
+def speech(compressor: str, workers: int, net: tuple[int, int], epochs: int, seed: int) -> Values:
     """Strom's training, with epochs of 15 minutes; bytes as coded, and packed in 4 bytes an update."""
     size = replace(strom_speech.FULL, minutes=15, epochs=epochs)
     strom_speech.speak(size)
@@ -289,9 +289,7 @@ PAPERS: Mapping[str, Mapping[str, Part]] = {
         ),
         "nets": Part(
             {
-                f"{depth} x {width}": partial(
-                    speech, strom_speech.line(0.25), 8, strom_speech.Net(depth, width), 2
-                )
+                f"{depth} x {width}": partial(speech, strom_speech.line(0.25), 8, (depth, width), 2)
                 for depth, width in ((5, 128), (5, 256), (8, 256), (5, 512))
             }
         ),

@@ -26,15 +26,8 @@ BEHIND, DELAY = 8, (0.0, 1.0)
 """For workers that do not wait: how many steps one may be ahead; how much of a step a message takes."""
 
 
-@dataclass(frozen=True)
-class Net:
-    """Hidden layers and how wide they are."""
-
-    depth: int
-    width: int
-
-
-SMALL = Net(5, 256)
+SMALL = (5, 256)
+"""Hidden layers, and how wide they are."""
 
 INTRODUCTION = (
     "{minutes:g} minutes of speech by espeak-ng (docs/speech.md), windows of 17 frames of 20 features, 49 "
@@ -114,7 +107,7 @@ STAGED: Mapping[str, Any] = {
 
 def spec_of(
     size: Size,
-    net: Net,
+    net: tuple[int, int],
     compressor: str,
     seed: int,
     mode: Mapping[str, Any] = ALLGATHER,
@@ -123,7 +116,7 @@ def spec_of(
     """A run."""
     return RunSpec.model_validate(
         {
-            "model": {"kind": "sigmoid_stack", "depth": net.depth, "width": net.width},
+            "model": {"kind": "sigmoid_stack", "depth": net[0], "width": net[1]},
             "data": {"kind": "frames", "path": str(size.folder)},
             "training": {
                 "epochs": size.epochs,
@@ -162,11 +155,11 @@ def train(text: str) -> dict[str, float]:
 
 def unwaited_table(size: Size, trainings: Trainings) -> Table:
     """Table 3 with asynchronous updates, as the paper has them, beside workers that wait."""
-    small, seeds, rows = SMALL, range(1, size.seeds + 1), []
+    seeds, rows = range(1, size.seeds + 1), []
     for tau in size.taus:
-        waited = [trainings.of(spec_of(size, small, line(tau), seed)) for seed in seeds]
+        waited = [trainings.of(spec_of(size, SMALL, line(tau), seed)) for seed in seeds]
         for start, growth in (("at once", AT_ONCE), ("in stages", STAGED)):
-            runs = [trainings.of(spec_of(size, small, line(tau), seed, ASYNC, growth)) for seed in seeds]
+            runs = [trainings.of(spec_of(size, SMALL, line(tau), seed, ASYNC, growth)) for seed in seeds]
             ratio = fmean(run["bytes"] / other["bytes"] for run, other in zip(runs, waited, strict=True))
             rows.append(
                 (
@@ -194,9 +187,7 @@ def unwaited_table(size: Size, trainings: Trainings) -> Table:
         f"In stages, as table 1 has it: {WORKERS // 4} workers with half the batch in the first sixth of the "
         f"first epoch, then {WORKERS // 2}, and all from the second epoch on. `allgather` begins at once.",
     )
-    return Table(
-        f"Without waiting (async): {small.depth} hidden layers of {small.width}", columns, rows, notes
-    )
+    return Table(f"Without waiting (async): {SMALL[0]} hidden layers of {SMALL[1]}", columns, rows, notes)
 
 
 def _percent(runs: Sequence[Mapping[str, float]]) -> float:

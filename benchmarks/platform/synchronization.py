@@ -6,13 +6,13 @@ Real workers are processes on the loopback interface; simulated ones share a pro
 exact, of accuracy those of the seeds named.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from taugrad.compressors import Totals
 from taugrad.platform.spec import RunSpec
-from taugrad.platform.synchronization.synchronization import Synchronization
 from taugrad.platform.tracking import names
 
 from ..harness.in_process import Following, fit
@@ -55,49 +55,35 @@ class Outcome:
     """What a run came to."""
 
     workers: int
-    parameters: int
-    steps: int
+    totals: Totals
+    """Of all workers together."""
     accuracy: float
     """On the test examples, at the end; a fraction."""
-    elements: int
-    """That all workers sent of their own gradients or differences."""
-    wire_bytes: int
-    received_bytes: int
-    """By all workers together."""
-    messages: int
     busiest_bytes: int
     """Received by the worker that received most, in messages alone; 0 where torch exchanged."""
-    compression_ratio: float
 
     @property
-    def received_a_step(self) -> float:
-        """Bytes that a worker received in a step, mean of the workers."""
-        return self.received_bytes / self.workers / self.steps
+    def parameters(self) -> int:
+        return self.totals.elements // self.totals.steps // self.workers
+
+    def by_worker(self, count: float) -> float:
+        """Of a sum over all, the part of a worker in a step."""
+        return count / self.workers / self.totals.steps
 
 
-def _train(text: str) -> dict[str, Any]:
+def _trained(specs: Sequence[RunSpec]) -> list[Outcome]:
+    """In one go: processes take long to start."""
+    asked = [{"text": spec.model_dump_json()} for spec in specs]
+    found = run_workers(_train, asked, specs[0].processes)
+    return [Outcome(workers, Totals(**totals), *rest) for workers, totals, *rest in found]
+
+
+def _train(text: str) -> tuple[Any, ...]:
     listener = Following()
-    trainer = fit(text, listener)
-    totals = trainer.sync.totals
-    return asdict(
-        Outcome(
-            workers=trainer.sync.workers,
-            parameters=totals.elements // totals.steps // trainer.sync.workers,
-            steps=totals.steps,
-            accuracy=listener.last[names.EVAL_ACCURACY],
-            elements=totals.sent,
-            wire_bytes=totals.wire_bytes,
-            received_bytes=totals.received_bytes,
-            messages=totals.messages,
-            busiest_bytes=_busiest(trainer.sync),
-            compression_ratio=totals.compression_ratio,
-        )
-    )
-
-
-def _busiest(sync: Synchronization) -> int:
+    sync = fit(text, listener).sync
     links = sync.links()
-    return 0 if links is None else int(links.nbytes.sum(0).max())
+    busiest = 0 if links is None else int(links.nbytes.sum(0).max())
+    return sync.workers, sync.totals.state_dict(), listener.last[names.EVAL_ACCURACY], busiest
 
 
 FEW_STEPS: dict[str, Any] = {
@@ -166,9 +152,7 @@ def measure_patterns(sizes: Sizes) -> tuple[list[Table], int]:
         ]
         epochs = {"epochs": sizes.epochs, "batch_size": 64, "optimizer": TRAINED_OPTIMIZER}
         specs += [make(pattern=pattern, line=TRAINED, training=epochs) for pattern in trained]
-        # In one go: processes take long to start.
-        asked = [{"text": spec.model_dump_json()} for spec in specs]
-        outcomes = [Outcome(**values) for values in run_workers(_train, asked, specs[0].processes)]
+        outcomes = _trained(specs)
         short, long = outcomes[: 2 * len(PATTERNS)], outcomes[2 * len(PATTERNS) :]
         place = (str(count), "simulated" if simulated else "real")
         by_formula += [
@@ -177,9 +161,9 @@ def measure_patterns(sizes: Sizes) -> tuple[list[Table], int]:
         ]
         by_workers += [
             (
-                *(pattern, *place, _kb(outcome.received_a_step)),
-                _kb(outcome.wire_bytes / outcome.workers / outcome.steps),
-                *(f"{outcome.compression_ratio:.0f}", f"{100 * outcome.accuracy:.1f}"),
+                *(pattern, *place, _kb(outcome.by_worker(outcome.totals.received_bytes))),
+                _kb(outcome.by_worker(outcome.totals.wire_bytes)),
+                *(f"{outcome.totals.compression_ratio:.0f}", f"{100 * outcome.accuracy:.1f}"),
             )
             for pattern, outcome in zip(trained, long, strict=True)
         ]
@@ -214,15 +198,15 @@ FORMULA_NOTES = (
 
 
 def _beside_formulas(pattern: str, whole: Outcome, sparse: Outcome) -> tuple[str, ...]:
-    workers = whole.workers
-    payload = SPARSE_BYTES * sparse.elements / workers / sparse.steps
+    workers, totals = whole.workers, sparse.totals
+    payload = SPARSE_BYTES * sparse.by_worker(totals.sent)
     return (
-        _kb(whole.received_a_step),
+        _kb(whole.by_worker(whole.totals.received_bytes)),
         _kb(received_formula(pattern, 4 * whole.parameters, workers, whole=True)),
-        _kb(sparse.received_a_step),
+        _kb(sparse.by_worker(totals.received_bytes)),
         _kb(received_formula(pattern, payload, workers, whole=False)),
-        _kb(sparse.busiest_bytes / sparse.steps) if sparse.busiest_bytes else "",
-        number(sparse.messages / sparse.steps),
+        _kb(sparse.busiest_bytes / totals.steps) if sparse.busiest_bytes else "",
+        number(totals.messages / totals.steps),
         str(messages_formula(pattern, workers)),
     )
 

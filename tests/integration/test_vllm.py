@@ -132,7 +132,8 @@ def test_what_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -
         trainer.publish()
         patch = place / "0000000002.patch"
         good = patch.read_bytes()
-        for wrong in (good[:900], good[:900] + b"?" + good[901:], b""):
+        before = (place / "0000000001.patch").read_bytes()
+        for wrong in (good[:900], good[:900] + b"?" + good[901:], b"", before):
             patch.write_bytes(wrong)
             refused(number=2)
         other.publish()
@@ -156,6 +157,13 @@ def test_what_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -
     with closing(Engine(python, tmp_path, place)) as again:
         again.ask("init", place=str(place))
         assert again.state() == now
+        again.ask("spoil")
+        with pytest.raises(RuntimeError, match="other bits"):
+            again.ask("init", place=str(place))
+    with closing(Engine(python, tmp_path, place)) as faulty:
+        faulty.ask("halve")  # its loader maps half of a tensor
+        with pytest.raises(RuntimeError):
+            faulty.ask("init", place=str(place))
 
 
 def test_a_reload_that_fails_leaves_the_old_version_served(python: str, tmp_path: Path) -> None:
