@@ -114,10 +114,6 @@ class Arena:
             torch.cuda.synchronize()
 
 
-def _method(line: str) -> Any:
-    return read_config(line)
-
-
 def row(case: Case, arena: Arena) -> tuple[str, ...]:
     """A case's figures."""
     ratios, times = [], []
@@ -186,7 +182,7 @@ def bucket_cases(arena: Arena) -> Iterator[Case]:
     gradient = torch.randn(n, device=arena.device) * 0.01
     for line in WHOLE:
         shard = Shard.whole(dict(zip(names, sizes, strict=True)))
-        compressor = Compressor(_method(line), Worker(ops_for(arena.device)), shard)
+        compressor = Compressor(read_config(line), Worker(ops_for(arena.device)), shard)  # type: ignore[arg-type]
         shares, at = torch.split(gradient, sizes), [0]
 
         def clear(feedback: Feedback = compressor.feedback) -> None:

@@ -6,7 +6,6 @@ Can be stopped and continued: build/moments.jsonl has the trainings that were do
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -51,14 +50,6 @@ INTRODUCTION = (
     "{seeds} seeds. Difference: to each worker's own moments in the same part of the table, by seed, with a "
     "95% interval."
 )
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How long, and how often."""
-
-    steps: int = 600
-    seeds: int = 5
 
 
 def train(
@@ -109,7 +100,7 @@ def trained(**asked: Any) -> dict[str, float]:
     return results
 
 
-def table(cells: Kept, scale: Scale) -> Table:
+def table(cells: Kept, steps: int, seeds: int) -> Table:
     """All rows, without restarts and with them."""
     rows = []
     for restarts in (False, True):
@@ -117,13 +108,13 @@ def table(cells: Kept, scale: Scale) -> Table:
         ways += [(FROM_ANOTHER, {}, True)] if restarts else []
         own: list[float] = []
         for name, every, takes in ways:
-            given = {"moments_every": every, "restarts": restarts, "takes": takes, "steps": scale.steps}
+            given = {"moments_every": every, "restarts": restarts, "takes": takes, "steps": steps}
             found = [
                 cells.of(
-                    {"moments": name, "restarts": restarts, "seed": seed, "steps": scale.steps},
+                    {"moments": name, "restarts": restarts, "seed": seed, "steps": steps},
                     partial(trained, seed=seed, **given),
                 )
-                for seed in range(scale.seeds)
+                for seed in range(seeds)
             ]
             losses = [cell["loss"] for cell in found]
             own = own or losses
@@ -139,13 +130,13 @@ def table(cells: Kept, scale: Scale) -> Table:
 
 
 def main(options: Options) -> Report:
-    scale = Scale(steps=2 * RESTART_EVERY, seeds=2) if options.quick else Scale()
+    steps, seeds = (2 * RESTART_EVERY, 2) if options.quick else (600, 5)
     load_text(TEXT)  # workers find it in the cache
     introduction = INTRODUCTION.format(
-        workers=WORKERS, batch=BATCH, steps=scale.steps, rate=RATE, every=EVERY, restart=RESTART_EVERY,
-        seeds=scale.seeds,
+        workers=WORKERS, batch=BATCH, steps=steps, rate=RATE, every=EVERY, restart=RESTART_EVERY,
+        seeds=seeds,
     )  # fmt: skip
-    return introduction, [table(Kept(kept_in("moments", quick=options.quick)), scale)]
+    return introduction, [table(Kept(kept_in("moments", quick=options.quick)), steps, seeds)]
 
 
 if __name__ == "__main__":

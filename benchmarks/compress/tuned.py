@@ -272,9 +272,8 @@ def main(options: Options) -> Report:
     workloads = QUICK if options.quick else FULL
     measured = {workload.name: measure(workload, trainings) for workload in workloads}
     if options.folder is not None:
-        options.folder.mkdir(parents=True, exist_ok=True)
-        images = RESULTS.parent / "images" if options.folder == RESULTS else options.folder
-        draw(images / "tuned.png", measured)
+        beside = options.folder.with_suffix(".png")
+        draw(RESULTS.parent / "images/tuned.png" if options.folder == RESULTS else beside, measured)
     gpt, lenet = workloads
     introduction = INTRODUCTION.format(
         gpt_iterations=gpt.iterations,

@@ -53,7 +53,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     notes: tuple[str, ...] = ()
     """How to read it."""
 

@@ -246,18 +246,13 @@ def of_percentile(known: Sequence[Pair], pair: Pair, tolerance: float) -> float:
     )
 
 
-def law(known: Sequence[Pair], pair: Pair, tolerance: float) -> float:
-    """A product of powers of all features, by ridge regression."""
-    return _ridge(known, tolerance)(pair)
-
-
 def one_density(known: Sequence[Pair], pair: Pair, tolerance: float) -> float:
     """The same density for all."""
     return fmean(one.densities.best(tolerance) for one in known)
 
 
-def _ridge(known: Sequence[Pair], tolerance: float) -> Callable[[Pair], float]:
-    """A ridge regression of the logarithm of the best tau."""
+def law(known: Sequence[Pair], pair: Pair, tolerance: float) -> float:
+    """A product of powers of all features, by ridge regression of the logarithm of the best tau."""
     inputs, targets = np.array([pair.features for pair in known]), _best(known, tolerance)
 
     def fitted(rows: Sequence[int], penalty: float) -> tuple[Floats, float]:
@@ -279,7 +274,7 @@ def _ridge(known: Sequence[Pair], tolerance: float) -> Callable[[Pair], float]:
         return total
 
     weights, constant = fitted(list(everything), min(PENALTIES, key=held_out))
-    return lambda pair: float(constant + weights @ pair.features)
+    return float(constant + weights @ pair.features)
 
 
 RULES: Mapping[str, Rule] = {

@@ -73,25 +73,6 @@ def synchronized(payload: float, workers: int) -> float:
     return 2 * (workers - 1) / workers * payload
 
 
-def received(net: Net, workers: int, examples: int, value: int, payload: float) -> float:
-    """Bytes that a worker receives in a step of hybrid parallelism, mean of the workers, headers left out.
-
-    Of n examples in the whole batch, values of s bytes on their way, and a payload of the convolutions'
-    gradients.
-    """
-    others = workers - 1
-    activations = others / workers * (examples * net.example_bytes(value) + NUMBER_BYTES * workers)
-    return activations + synchronized(payload, workers)
-
-
-def messages(net: Net, workers: int, scheme: str) -> int:
-    """Messages of all workers in a step, if every turn has examples of all that it can have."""
-    links = workers * (workers - 1)
-    turns = 1 if scheme == "a" else workers
-    features = workers * links if scheme == "c" else links
-    return 2 * links + 2 * features + turns * (2 * net.layers - 1) * links + 2 * links
-
-
 def crossing_ratio(net: Net, workers: int, examples: int, value: int) -> float:
     """How many times data parallelism in 1/K shards must be compressed to receive as little as hybrid.
 
@@ -235,21 +216,23 @@ def case(model: dict[str, Any], sync: dict[str, str], workers: int, *, real: boo
 
 
 def expected(net: Net, sync: dict[str, str], workers: int, examples: int) -> tuple[float, int, float]:
-    """By the formulas: received bytes, messages, and bytes of memory that a worker needs.
+    """By the formulas, without headers: received bytes, messages, and bytes of memory that a worker needs.
 
-    Memory is for weights, gradients, momentum and, in float32, features for the turns: all of them, or one's
-    and the next one's.
+    Bytes are the mean of the workers; messages those of all, if every turn has examples of all that it can
+    have. Memory is for weights, gradients, momentum and, in float32, features for the turns: all of them, or
+    one's and the next one's.
     """
-    kept = COPIES * FLOAT_BYTES
+    kept, others, links = COPIES * FLOAT_BYTES, workers - 1, workers * (workers - 1)
     if sync["mode"] == "gradients":
         parameters = net.conv + net.fc
-        arriving = synchronized(FLOAT_BYTES * parameters, workers)
-        return arriving, 2 * workers * (workers - 1), kept * parameters
+        return synchronized(FLOAT_BYTES * parameters, workers), 2 * links, kept * parameters
     scheme, value = sync["scheme"], VALUE_BYTES[sync.get("activations", "fp32")]
-    turns = workers if scheme == "a" else min(2, workers)
-    memory = kept * (net.conv + net.fc / workers) + FLOAT_BYTES * turns * examples * net.features
-    arriving = received(net, workers, workers * examples, value, FLOAT_BYTES * net.conv)
-    return arriving, messages(net, workers, scheme), memory
+    activations = others * (examples * net.example_bytes(value) + NUMBER_BYTES)
+    turns, features = 1 if scheme == "a" else workers, workers * links if scheme == "c" else links
+    messages = 2 * links + 2 * features + turns * (2 * net.layers - 1) * links + 2 * links
+    waiting = workers if scheme == "a" else min(2, workers)
+    memory = kept * (net.conv + net.fc / workers) + FLOAT_BYTES * waiting * examples * net.features
+    return activations + synchronized(FLOAT_BYTES * net.conv, workers), messages, memory
 
 
 def measure_bytes(sizes: Sizes, nets: dict[str, Net]) -> Table:
