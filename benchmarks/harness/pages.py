@@ -1,6 +1,7 @@
 """Figures of results: cells of the tables in docs/results/, addressed by benchmark, table, row and column."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -18,21 +19,12 @@ def cell(benchmark: str, row: str, column: str, table: str = "") -> str:
     Raises:
         LookupError: there is no such figure.
     """
-    wanted, columns, heading = row.split(" / "), list[str](), ""
-    for line in results_of(benchmark).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if line.startswith("## "):
-            heading = line.removeprefix("## ")
-        if not cells or not column:
-            columns = []
-        elif not columns:
-            columns = cells
-        elif (
-            column in columns
-            and table in heading
-            and all(w in ("*", c) for w, c in zip(wanted, cells, strict=False))
-        ):
-            return cells[columns.index(column)].partition(" (goal")[0]
+    wanted = row.split(" / ")
+    for heading, columns, rows in tables(results_of(benchmark).read_text(encoding="utf-8")):
+        if table in heading and column in columns:
+            for cells in rows:
+                if all(w in ("*", c) for w, c in zip(wanted, cells, strict=False)):
+                    return cells[columns.index(column)].partition(" (goal")[0]
     raise LookupError(f"{results_of(benchmark).name}: no row {row!r} with {column!r}")
 
 
@@ -42,3 +34,17 @@ def results_of(benchmark: str) -> Path:
     if newest is None:
         raise LookupError(f"docs/results: no page of {benchmark}")
     return newest
+
+
+def tables(text: str) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Markdown's tables: the heading above each, its columns, and its rows."""
+    heading, lines = "", list[list[str]]()
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            lines.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif lines:
+            columns, _, *rows = lines
+            yield heading, columns, rows
+            lines = []
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")

@@ -3,8 +3,7 @@
 python -m benchmarks.network.first_screen
 """
 
-import re
-
+from ..harness.pages import tables
 from ..harness.report import RESULTS, Place
 
 NETWORK = RESULTS.parent / "network.md"
@@ -33,9 +32,8 @@ def table() -> list[str]:
 def _times(name: str) -> dict[tuple[str, str], str]:
     """Cells of a table in docs/network.md by contender and link."""
     text = NETWORK.read_text(encoding="utf-8").partition(f"<!-- {name}: begin -->")[2].partition("<!--")[0]
-    rows = [re.findall(r"[^|]+", line) for line in text.splitlines() if line.startswith("|")]
-    (_, *links), _, *contenders = ([cell.strip() for cell in row] for row in rows)
-    return {(row[0], link): time for row in contenders for link, time in zip(links, row[1:], strict=True)}
+    _, columns, rows = next(tables(text))
+    return {(row[0], link): time for row in rows for link, time in zip(columns[1:], row[1:], strict=True)}
 
 
 def _line(cells: list[str]) -> str:

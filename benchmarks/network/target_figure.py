@@ -12,6 +12,7 @@ from taugrad.dashboards.style import WIDE, log_axis, new_panels
 from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
+from ..harness.pages import tables
 from ..harness.report import number
 from .target_settings import CODED, CONTENDERS
 from .target_times import Row
@@ -52,31 +53,19 @@ def recorded(page: Path) -> dict[str, dict[str, Time]]:
     """
     minutes: dict[str, dict[str, Time]] = {}
     steps: dict[str, list[float]] = {}
-    link = ""
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.startswith("## "):
-            over = re.search(r" over (\w+,\w+) \(", line)
-            link = over[1] if over else ""
-            reading_steps = ": steps to " in line
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] == "setting":
-            headings = cells
-        elif not line.startswith("| ") or set(cells[0]) <= {"-", " "}:
-            continue
-        elif reading_steps:
-            steps[cells[0]] = [
-                _number(cell)
-                for title, cell in zip(headings, cells, strict=True)
-                if title.startswith("seed ") and cell[0].isdigit()
-            ]
-        elif link and cells[1] != "not reached":
-            mean = _number(cells[1])
-            low, _, high = cells[2].partition(" to ")
-            known = minutes.setdefault(link, {})
-            kind = _kind(cells[0])
-            time = Time(mean, _number(low), _number(high)) if high else _by_seeds(mean, steps[cells[0]])
-            if kind not in known or mean < known[kind].mean:
-                known[kind] = time
+    for heading, columns, rows in tables(page.read_text(encoding="utf-8")):
+        if ": steps to " in heading:
+            seeds = [at for at, title in enumerate(columns) if title.startswith("seed ")]
+            steps = {row[0]: [_number(row[at]) for at in seeds if row[at][:1].isdigit()] for row in rows}
+        elif columns[0] == "setting" and (over := re.search(r" over (\w+,\w+) \(", heading)):
+            known = minutes.setdefault(over[1], {})
+            for setting, mean, within, *_ in rows:
+                kind, (low, _, high) = _kind(setting), within.partition(" to ")
+                if mean != "not reached" and (kind not in known or _number(mean) < known[kind].mean):
+                    if high:
+                        known[kind] = Time(_number(mean), _number(low), _number(high))
+                    else:
+                        known[kind] = _by_seeds(_number(mean), steps[setting])
     return minutes
 
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..harness.pages import tables
 from ..harness.report import Options, Place, Report, Table, run_benchmark
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,9 +46,8 @@ def trained(specs: Sequence[str], epochs: int) -> list[tuple[str, ...]]:
         if done.returncode != 0:
             raise RuntimeError(f"taugrad train ended with {done.returncode}: {done.stderr or done.stdout}")
         (path,) = Path(folder).glob("taugrad-runs/figures/*/table.md")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    return [tuple(row) for row in cells[2:]]
+        ((_, _, rows),) = tables(path.read_text(encoding="utf-8"))
+    return [tuple(row) for row in rows]
 
 
 if __name__ == "__main__":
