@@ -82,7 +82,7 @@ def test_nothing_stays_behind_where_processes_are_killed(killed):
         command.wait(TIMEOUT_S)
         if killed == "both":  # the next network does it, that of another test, too
             until(lambda: not os.path.exists(f"/proc/{keeper}/exe"))
-            with Network(uniform(1, Link(1e9))):
+            with Network(uniform(1, Link.parse("1gbit"))):
                 pass
         until(lambda: keeper not in namespaces().values())
         until(lambda: not os.path.exists(f"/proc/{inside}/exe"))
@@ -99,7 +99,7 @@ except OSError:
 
 
 def test_a_link_that_is_cut_carries_nothing_until_it_is_mended():
-    with Network(uniform(2, Link(1e9))) as network:
+    with Network(uniform(2, Link.parse("1gbit"))) as network:
 
         def reached() -> bool:
             return network.hosts[0].run([sys.executable, "-c", ASKING], check=False).returncode == 0

@@ -19,7 +19,7 @@ from taugrad.platform.spec.synchronization import GradientsSync
 from taugrad.search.plan.calibrated import HALF, Calibration
 from taugrad.search.plan.calibration import calibrate
 from taugrad.search.plan.candidate import Candidate
-from taugrad.search.plan.link import Link as PlannedLink
+from taugrad.search.plan.link import Link
 from taugrad.search.plan.planning import predict
 
 from ..harness.report import Options, Report, Spread, Table, number, run_benchmark
@@ -83,7 +83,7 @@ def spec_of(model: str, hosts: int, method: str = "none", iterations: int = STEP
 
 def predicted(calibration: Calibration, method: str, link: str, hosts: int) -> float:
     """Seconds of a step."""
-    asked = PlannedLink.parse(link)
+    asked = Link.parse(link)
     headers = JUMBO_HEADERS if asked.rate >= JUMBO_BITS else PLAIN_HEADERS
     planned = asked.model_copy(update={"headers": headers})
     return predict(calibration, Candidate(method, GradientsSync()), planned, hosts).seconds

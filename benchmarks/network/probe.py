@@ -1,23 +1,18 @@
-"""What a link comes to: measured between two hosts, before anything else is."""
+"""What a link comes to: measured between two hosts as `taugrad plan` does, and its loss by small packets."""
 
 import json
 import socket
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic, sleep
-from typing import Any
+from time import sleep
+
+from taugrad.search.plan.probing import answer, measure
 
 _PORT = 9471
-_ECHOES = 20
 _LOSS_PACKETS = 1000
-_STREAM_S = 2.0
-_WARM_S = 0.5
-"""Seconds at a stream's beginning in which TCP still looks for the rate."""
-_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class Probe:
     rate: float
     """Bits a second of payload through one TCP connection."""
     delay: float
-    """Seconds one way: half of the median round trip of small packets."""
+    """Seconds one way: half of the median round trip of small messages."""
     loss: float
     """Share of small packets of which no echo came, one way."""
 
@@ -59,24 +54,11 @@ def probe(
 
 
 def _serve(address: str) -> None:
-    """Echoes small packets; counts what a connection brings, and says how fast it came."""
-    stream = socket.create_server((address, _PORT))
+    """Answers measurements, and echoes small packets."""
     packets = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     packets.bind((address, _PORT))
     threading.Thread(target=_echo, args=(packets,), daemon=True).start()
-    print("ready", flush=True)
-    while True:
-        connection, _ = stream.accept()
-        with connection:
-            began = counted = 0.0
-            begun, last = monotonic(), 0.0
-            while chunk := connection.recv(_CHUNK):
-                last = monotonic()
-                if last - begun < _WARM_S:
-                    began = last
-                else:
-                    counted += len(chunk)
-            connection.sendall(struct.pack("d", 8 * counted / (last - began) if last > began > 0 else 0.0))
+    answer(_PORT, lambda _: print("ready", flush=True))
 
 
 def _echo(packets: socket.socket) -> None:
@@ -85,34 +67,19 @@ def _echo(packets: socket.socket) -> None:
         packets.sendto(data, sender)
 
 
-def _measure(address: str) -> dict[str, Any]:
+def _measure(address: str) -> dict[str, float]:
+    link = measure(address, _PORT)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as packets:
         packets.connect((address, _PORT))
         packets.settimeout(2.0)
-        trips = []
-        while len(trips) < _ECHOES:
-            began = monotonic()
-            packets.send(struct.pack("d", began))
-            try:
-                while struct.unpack("d", packets.recv(64))[0] != began:
-                    pass
-            except TimeoutError:
-                continue
-            trips.append(monotonic() - began)
         came = threading.Thread(target=_count, args=(packets, counted := [0]), daemon=True)
         came.start()
         for _ in range(_LOSS_PACKETS):
             packets.send(b"12345678")
             sleep(0.0005)
-        came.join(2 + 4 * max(trips))
-    with socket.create_connection((address, _PORT), timeout=30) as stream:
-        block, until = bytes(_CHUNK), monotonic() + _STREAM_S
-        while monotonic() < until:
-            stream.sendall(block)
-        stream.shutdown(socket.SHUT_WR)
-        rate = struct.unpack("d", stream.recv(8))[0]
+        came.join(2 + 8 * link.delay)
     both_ways = counted[0] / _LOSS_PACKETS
-    return {"rate": rate, "delay": sorted(trips)[_ECHOES // 2] / 2, "loss": 1 - both_ways**0.5}
+    return {"rate": link.rate, "delay": link.delay, "loss": 1 - both_ways**0.5}
 
 
 def _count(packets: socket.socket, counted: list[int]) -> None:

@@ -1,53 +1,11 @@
 """What a network is like: every host's link to the middle, and what lies between two sites."""
 
-import re
 from dataclasses import dataclass
 
-_RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+from taugrad.search.plan.link import Link
+
 _JUMBO_BITS = 200e6
 """From this rate on frames are large, as they are on fast links: one process moves them all."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link, alike in both directions."""
-
-    rate: float
-    """Bits a second, headers included."""
-    delay: float = 0.0
-    """Seconds one way, from host to host where both have such a link."""
-    loss: float = 0.0
-    """Share of packets that are lost, from host to host where both have such a link."""
-
-    def __post_init__(self) -> None:
-        if not self.rate > 0:
-            raise ValueError(f"rate = {self.rate:g} bit/s: must be above 0")
-        if not 0 <= self.delay <= 10:
-            raise ValueError(f"delay = {self.delay:g} s: must be 0 to 10")
-        if not 0 <= self.loss < 1:
-            raise ValueError(f"loss = {self.loss:g}: must be at least 0 and below 1")
-
-    @classmethod
-    def parse(cls, text: str) -> "Link":
-        """Reads `100mbit`, `100mbit,20ms` or `100mbit,20ms,0.1%`; raises ValueError: it is none of these."""
-        number = r"(\d+(?:\.\d+)?)"
-        match = re.fullmatch(
-            rf"{number}(kbit|mbit|gbit)(?:,{number}(us|ms|s))?(?:,{number}%)?", text.replace(" ", "").lower()
-        )
-        if match is None:
-            raise ValueError(f"link {text!r}: write rate, delay one way and loss as 100mbit,20ms,0.1%")
-        rate, rate_unit, delay, delay_unit, loss = match.groups()
-        return cls(
-            float(rate) * _RATES[rate_unit],
-            float(delay) * _TIMES[delay_unit] if delay else 0.0,
-            float(loss) / 100 if loss else 0.0,
-        )
-
-    def __str__(self) -> str:
-        unit = next(name for name in ("gbit", "mbit", "kbit") if self.rate >= _RATES[name] or name == "kbit")
-        parts = [f"{self.rate / _RATES[unit]:g}{unit}", f"{1000 * self.delay:g}ms"]
-        return ",".join([*parts, f"{100 * self.loss:g}%"] if self.loss else parts)
 
 
 @dataclass(frozen=True)
@@ -89,7 +47,7 @@ class Topology:
         if self.between is not None and self.sites[source] != self.sites[to]:
             rate, delay = min(rate, self.between.rate), delay + self.between.delay
             kept *= 1 - self.between.loss
-        return Link(rate, delay, 1 - kept)
+        return Link(rate=rate, delay=delay, loss=max(0.0, 1 - kept))
 
 
 def uniform(hosts: int, link: Link) -> Topology:

@@ -27,7 +27,7 @@ SIMULATED = {"sync": {"mode": "simulated"}}
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory, new_store, request):
-    if reason := why_not(uniform(2, Link(1e9))):
+    if reason := why_not(uniform(2, Link.parse("1gbit"))):
         pytest.skip(reason)
     try:
         made = Machines(tmp_path_factory.mktemp("cluster"), dashboard=request.config.getoption("all"))

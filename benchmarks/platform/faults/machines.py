@@ -15,7 +15,6 @@ from .commands import Command, clean_environment
 from .places import Place
 from .scenarios import Scenario
 
-_RATE = 1e9
 _START = "ray start --disable-usage-stats --num-cpus=1 --object-store-memory=134217728 --node-ip-address="
 _UP_S = 120.0
 
@@ -32,7 +31,7 @@ class Machines:
         """Makes them; raises NetworkError or RuntimeError where that fails. Searches need a dashboard."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self.network = Network(uniform(2, Link(_RATE))).__enter__()
+        self.network = Network(uniform(2, Link.parse("1gbit"))).__enter__()
         self.head, self.second = self.network.hosts
         self.address = f"{self.head.address}:6379"
         self.environment = clean_environment() | {
