@@ -237,11 +237,16 @@ def _markdown(
 
 
 def _table_lines(table: Table) -> list[str]:
-    lines = ["", _line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
-    lines += [_line(row) for row in table.rows]
+    lines = ["", *markdown(table.columns, table.rows)]
     for note in table.notes:
         lines += ["", note]
     return lines
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    ruler = ["---", *["---:"] * (len(columns) - 1)]
+    return [_line(cells) for cells in (columns, ruler, *rows)]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -6,14 +6,12 @@ import secrets
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import sleep, time
 from typing import Any, Literal
 
-import psutil
-
+from ..platform.faults.commands import end, family
 from . import Network
 from .churn_member import Settings
 
@@ -56,7 +54,7 @@ class Hosts:
 
     def restart_coordinator(self, after_s: float) -> None:
         """Kills the coordinator, and starts it again after some seconds."""
-        self._end(self._coordinator)
+        end(family(self._coordinator.pid))
         self.events.append((time(), "kill", -1))
         sleep(after_s)
         self.events.append((time(), "start", -1))
@@ -77,7 +75,7 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         """Kills a host's process at once."""
-        self._end(self._processes.pop(host))
+        end(family(self._processes.pop(host).pid))
         self._note_end(host, "kill")
 
     def notify(self, host: int) -> None:
@@ -98,7 +96,7 @@ class Hosts:
     def close(self) -> None:
         """Ends all processes."""
         for process in [*self._processes.values(), self._coordinator]:
-            self._end(process)
+            end(family(process.pid))
 
     def _launch(self, host: int, settings: Settings, *launcher: str) -> None:
         text = json.dumps(asdict(settings))
@@ -119,15 +117,6 @@ class Hosts:
         now = time()
         next(span for span in reversed(self.spans) if span[0] == host)[2] = now
         self.events.append((now, how, host))
-
-    @staticmethod
-    def _end(process: "subprocess.Popen[bytes]") -> None:
-        with suppress(psutil.NoSuchProcess):
-            of_it = psutil.Process(process.pid)
-            for child in [of_it, *of_it.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-        process.wait()
 
     # What they say.
 

@@ -4,7 +4,7 @@ python -m benchmarks.network.first_screen
 """
 
 from ..harness.pages import tables
-from ..harness.report import RESULTS, Place
+from ..harness.report import RESULTS, Place, markdown
 
 NETWORK = RESULTS.parent / "network.md"
 README = Place(
@@ -25,8 +25,7 @@ def table() -> list[str]:
     """The table's lines: seconds to the target by contender and link."""
     times = {name: _times(name) for name in (SLOW, FAST)}
     rows = [[name, *(times[LINKS[link]][name, link] for link in LINKS)] for name in CONTENDERS]
-    head = ["to the same loss, over a link of", *LINKS]
-    return [_line(head), f"| --- |{' ---: |' * len(LINKS)}", *map(_line, rows)]
+    return markdown(["to the same loss, over a link of", *LINKS], rows)
 
 
 def _times(name: str) -> dict[tuple[str, str], str]:
@@ -34,10 +33,6 @@ def _times(name: str) -> dict[tuple[str, str], str]:
     text = NETWORK.read_text(encoding="utf-8").partition(f"<!-- {name}: begin -->")[2].partition("<!--")[0]
     _, columns, rows = next(tables(text))
     return {(row[0], link): time for row in rows for link, time in zip(columns[1:], row[1:], strict=True)}
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

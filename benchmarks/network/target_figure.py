@@ -13,7 +13,7 @@ from taugrad.platform.tasks.claims import interval
 from taugrad.platform.tasks.metric import LOSS
 
 from ..harness.pages import tables
-from ..harness.report import number
+from ..harness.report import markdown, number
 from .target_settings import CODED, CONTENDERS
 from .target_times import Row
 
@@ -125,9 +125,8 @@ def _label(link: str) -> str:
 
 def times_table(title: str, minutes: Minutes) -> str:
     """Seconds to the target over each link, the fastest over the first one first."""
-    first = next(iter(minutes.values()))
-    lines = [[title, *(_label(link) for link in minutes)], ["---", *("---:" for _ in minutes)]]
+    first, rows = next(iter(minutes.values())), []
     for kind in sorted(first, key=lambda kind: first[kind].mean):
         times = [by_kind.get(kind) for by_kind in minutes.values()]
-        lines.append([kind, *("" if time is None else f"{number(60 * time.mean)} s" for time in times)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append([kind, *("" if time is None else f"{number(60 * time.mean)} s" for time in times)])
+    return "\n".join(markdown([title, *map(_label, minutes)], rows))
