@@ -2,8 +2,7 @@
 
     python -m benchmarks.compress.engines [--quick] [--write]
 
-A Llama of random weights learns random tokens by AdamW, with float32 masters; what is published is bf16.
-vLLM's CPU build, in an environment of its own, follows: see benchmarks/harness/vllm_process.py.
+vLLM's CPU build has an environment of its own: see benchmarks/harness/vllm_process.py.
 """
 
 import sys

@@ -2,10 +2,7 @@
 
     python -m benchmarks.compress.gradients [--quick] [--write]
 
-A LeNet learns the quickstart's digits with one worker, once with each method. Every few iterations the
-payload of a whole step is measured, and the entropy of what it says: positions of a layer as independent
-events of the layer's density, signs and symbols by their frequencies in the message. Floats, ranges and
-tables of means count as they are. --write also puts the table into docs/methods.md.
+--write also puts the table into docs/methods.md.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,6 @@
 """Weight patches of a GPT: bits a parameter beside entropy and gaps through zstd, and GB/s.
 
-    python -m benchmarks.compress.patches [--quick] [--write]
-
-A GPT with float32 masters learns by AdamW; its weights are published in bf16. After a warm-up, the rate falls
-to each of several, and patches are made over 1 and over 10 steps.
+python -m benchmarks.compress.patches [--quick] [--write]
 """
 
 from collections.abc import Callable
