@@ -49,8 +49,6 @@ INTRODUCTION = (
     "Median of {steps} steps of the slowest host, after 6 steps that are not counted; in brackets the 10th "
     "to the 90th percentile. Delays are one way. Times faster: than `none`, DDP's all-reduce in float32."
 )
-
-
 TENSORS = 12
 WARM_UP = 6
 """Steps in which DDP forms its buckets anew, connections speed up and tau is found."""
@@ -103,8 +101,10 @@ def nothing(_: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     return done
 
 
-def timed(prepare: Callable[[int], Callable[[], object]], steps: int) -> list[float]:
-    """Seconds of each step of the slowest worker; `prepare` does what is not timed, and returns what is."""
+def timed(
+    prepare: Callable[[int], Callable[[], object]], steps: int, after: Callable[[], object] = lambda: None
+) -> list[float]:
+    """Seconds of each step of the slowest worker; `prepare` returns what is timed, `after` is not."""
     seconds = torch.zeros(steps, dtype=torch.float64)
     for step in range(steps):
         work = prepare(step)
@@ -112,6 +112,7 @@ def timed(prepare: Callable[[int], Callable[[], object]], steps: int) -> list[fl
         started = perf_counter()
         work()
         seconds[step] = perf_counter() - started
+        after()
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     times: list[float] = seconds.tolist()
     return times
@@ -137,26 +138,23 @@ def measure(method: str, elements: int, steps: int) -> dict[str, Any]:
 
     def prepare(step: int) -> Callable[[], object]:
         ddp.zero_grad()
-        loss = ddp(drawn[step % DRAWN])
-
-        def backward() -> None:
-            loss.backward()
-            if state is not None:
-                last = state.last_step
-                parts.append(
-                    {
-                        "compress": last.compress_s,
-                        "decompress": last.decompress_s,
-                        "exchange": last.exchange_s,
-                        "bytes": last.wire_bytes,
-                    }
-                )
-
+        backward: Callable[[], object] = ddp(drawn[step % DRAWN]).backward
         return backward
 
+    def note_parts() -> None:
+        if state is not None:
+            last = state.last_step
+            parts.append(
+                {
+                    "compress": last.compress_s,
+                    "decompress": last.decompress_s,
+                    "exchange": last.exchange_s,
+                    "bytes": last.wire_bytes,
+                }
+            )
+
     timed(prepare, WARM_UP)
-    parts.clear()
-    return {"seconds": timed(prepare, steps), "parts": parts}
+    return {"seconds": timed(prepare, steps, note_parts), "parts": parts}
 
 
 def measured(link: str, hosts: int, steps: int, elements: int) -> dict[str, Any]:
