@@ -10,10 +10,12 @@ import hashlib
 import io
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, compression_hook
 from taugrad.compressors.errors import CompressionError
+from taugrad.compressors.exchange.carrier import Round
+from taugrad.compressors.exchange.collectives import Collectives
+from taugrad.compressors.exchange.mesh import Mesh
 from taugrad.compressors.methods import Method
+from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.pattern_names import PatternName
 
 Config = Mapping[str, Any] | Method | str
@@ -286,6 +292,21 @@ class Run:
         self.state.state_dict()
         return {name: residual.clone() for name, residual in self.state.feedback.residuals.items()}
 
+    @property
+    def unsent(self) -> dict[str, Tensor]:
+        """By parameter, float64 [numel], what this worker owes to the sum of all gradients."""
+        state = self.state.state_dict()
+        kept = {name: torch.zeros(total.numel()).double() for name, total in self.local.items()}
+        own = state["residuals"] if state["powersgd"] is None else state["powersgd"]["errors"]
+        for name, residual in own.items():
+            kept[name] += residual.cpu().flatten()
+        if (back := self.state._reducer.downlink_feedback) is not None:  # of a sum or mean of all workers
+            workers = self.state.workers if self.state.config.reduction == "mean" else 1
+            for name, residual in back.residuals.items():
+                part = back.slices[name]
+                kept[name][part.start : part.stop] += workers * residual.double().cpu()
+        return kept
+
     def go_on(self, earlier: "Run") -> "Run":
         """Takes over weights, optimizer and state as a file of them would bring them."""
         parts = (
@@ -310,12 +331,57 @@ def through_a_file(state: Any) -> Any:
 def assert_nothing_lost(run: Run, precision: float = 1e-5) -> None:
     """What was applied and what the workers keep are the sum of all their gradients, by parameter."""
     workers = dist.get_world_size()
-    given, kept = everyone(run.local), everyone(run.residuals)
+    given, kept = everyone(run.local), everyone(run.unsent)
     for name, applied in run.applied.items():
         owed, received = sum(gradients[name] for gradients in given), workers * applied
-        received += sum(state[name].double().view_as(applied) for state in kept if name in state)
+        received += sum(unsent[name] for unsent in kept).to(DEVICE).view_as(applied)
         scale = float(sum(gradients[name].abs().max() for gradients in given)) + 1e-3
         torch.testing.assert_close(received, owed, rtol=0, atol=precision * scale)
+
+
+class HandedOver:
+    """What buckets gave to this worker's carriers.
+
+    Attributes:
+        nbytes: int64 [workers], bytes by receiver.
+        messages: likewise, how many messages.
+        all_reduced: elements that torch's all-reduce got.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes, self.messages = torch.zeros(2, dist.get_world_size(), dtype=torch.int64)
+        self.all_reduced = 0
+
+    def note(self, payload: Bytes, receivers: Sequence[int]) -> None:
+        self.nbytes[receivers] += payload.size
+        self.messages[receivers] += 1
+
+
+@contextmanager
+def handed_over() -> Iterator[HandedOver]:
+    """Notes what is handed over meanwhile."""
+    handed, send, exchange, all_reduce = HandedOver(), Mesh.send, Collectives.exchange, dist.all_reduce
+
+    def sent(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
+        if tag.startswith("bucket"):  # not the mesh's own
+            handed.note(payload, [to])
+        send(mesh, to, tag, payload)
+
+    def exchanged(collectives: Collectives, this: Round, tag: str) -> Any:
+        for payload, receivers in this.sends:
+            handed.note(payload, receivers)
+        return exchange(collectives, this, tag)
+
+    def all_reduced(tensor: Tensor, *given: Any, **options: Any) -> Any:
+        handed.all_reduced += tensor.numel()
+        return all_reduce(tensor, *given, **options)
+
+    with (
+        patch.object(Mesh, "send", sent),
+        patch.object(Collectives, "exchange", exchanged),
+        patch.object(dist, "all_reduce", all_reduced),
+    ):
+        yield handed
 
 
 def failure_of(run: Run) -> CompressionError:

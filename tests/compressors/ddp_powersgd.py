@@ -1,18 +1,16 @@
-"""PowerSGD, torch's hook under our state, beside what holds of every method (ddp_methods.py); see ddp.py."""
+"""PowerSGD against torch's hook alone, beside what holds of every method (ddp_methods.py); see ddp.py."""
 
-from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from ddp import Run, assert_alike, batch_of, everyone, scenario
-from ddp_methods import handed_to_all_reduces
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.futures import Future
 
-from taugrad.compressors import CompressionState, compression_hook
-from taugrad.compressors.methods import PowerSGD, read_config
+from taugrad.compressors.methods import read_config
 
 STEPS = 8
 SEVERAL = {"bucket_cap_mb": 0.0006}
@@ -49,102 +47,57 @@ class Network(nn.Module):
         return outputs
 
 
-SHAPES = {name: tensor.shape for name, tensor in Network().named_parameters()}
-
-
 def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
     inputs, labels = batch_of(rank, step, 2, 4)
     return nn.functional.cross_entropy(model(inputs), labels)
 
 
-class Counted(Run):
-    """A run that notes, by step, the parameters of each bucket and all elements of started all-reduces."""
+class Alone:
+    """torch's hook, which begins with our Qs: by seed, iteration and the parameter's name."""
 
-    def __init__(self, line: str, **options: Any) -> None:
-        self.buckets: list[list[list[str]]] = []
-        self.reduced: list[list[int]] = []
+    def __init__(self, config: Any, model: nn.Module) -> None:
+        self.config, self.names = config, {id(p): name for name, p in model.named_parameters()}
+        options = {"use_error_feedback": config.feedback, "min_compression_rate": config.min_rate}
+        self.state = PowerSGDState(None, config.rank, config.start, **options)
 
-        def hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
-            self.buckets[-1].append([state._names[id(parameter)] for parameter in bucket.parameters()])
-            return compression_hook(state, bucket)
-
-        options = {"model": Network(), "loss": loss_of, "process_group": None, **options}
-        super().__init__(line, hook=hook, **options)
-
-    def backward(self) -> None:
-        self.buckets.append([])
-        self.reduced.append([])
-        all_reduce = dist.all_reduce
-
-        def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
-            self.reduced[-1].append(tensor.numel())
-            return all_reduce(tensor, *arguments, **options)
-
-        dist.all_reduce = counted
-        try:
-            super().backward()
-        finally:
-            dist.all_reduce = all_reduce
-
-    @property
-    def memory(self) -> dict[str, Any]:
-        memory: dict[str, Any] = self.state.state_dict()["powersgd"]
-        return memory
-
-
-def made(variant: str) -> tuple[PowerSGD, Counted]:
-    line, options = VARIANTS[variant]
-    config: Any = read_config(line)
-    return config, Counted(line, **options)
+    def hook(self, _: None, bucket: dist.GradBucket) -> Future[Tensor]:
+        state, index = self.state, bucket.index()
+        if state.iter >= self.config.start and not (self.config.warm_start and index in state.q_memory_dict):
+            qs: dict[torch.Size, list[Tensor]] = {}  # torch's order: those of one shape side by side
+            rows = 0
+            for parameter in bucket.parameters():
+                matrix = parameter.view(len(parameter), -1)
+                rank = min(*matrix.shape, self.config.rank)
+                if sum(matrix.shape) * rank * self.config.min_rate < matrix.numel():
+                    seed = [self.config.seed, state.iter, *self.names[id(parameter)].encode()]
+                    shape = matrix.shape[1], rank
+                    q = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+                    qs.setdefault(matrix.shape, []).append(torch.from_numpy(q).to(parameter).flatten())
+                    rows += len(matrix) * rank
+            nothing = torch.empty(0, device=bucket.buffer().device)
+            state.q_memory_dict[index] = torch.cat([nothing, *(q for alike in qs.values() for q in alike)])
+            state.p_memory_dict[index] = nothing.new_empty(rows)
+        future: Future[Tensor] = powerSGD_hook(state, bucket)
+        future.wait()  # gloo starts several buckets' all-reduces in any order
+        return future
 
 
 @scenario(2, values=VARIANTS)
-def what_it_remembers_is_alike_but_for_each_workers_errors(variant: str) -> None:
-    config, run = made(variant)
-    check_counts(config, run.steps(STEPS))
-    memory = run.memory
-    assert_alike(
-        {**memory, "errors": None, "qs": {name: tensor.tolist() for name, tensor in memory["qs"].items()}}
-    )
+def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
+    line, options = VARIANTS[variant]
+    config: Any = read_config(line)
+    ours, theirs = (Run(made, model=Network(), loss=loss_of, **options) for made in (line, None))
+    alone = Alone(config, theirs.model)
+    theirs.ddp.register_comm_hook(None, alone.hook)
+    assert ours.steps(STEPS).digests == theirs.steps(STEPS).digests
+    memory: Any = ours.state.state_dict()["powersgd"]
+    counts = alone.state.total_numel_before_compression, alone.state.total_numel_after_compression
+    assert (memory["elements_before"], memory["elements_after"]) == counts
+    assert counts[1] < 0.75 * counts[0]
+    qs = {name: q.tolist() for name, q in memory["qs"].items()}
+    assert_alike({**memory, "errors": None, "qs": qs})
     assert bool(memory["errors"]) == config.feedback
-    assert bool(memory["qs"]) == config.warm_start
+    assert bool(qs) == config.warm_start
     for name, errors in memory["errors"].items():
         first, second = everyone(errors)
         assert not torch.equal(first, second), name
-
-
-def check_counts(config: PowerSGD, run: Counted) -> None:
-    """Elements by the paper, (n + m) x rank for a compressed matrix, are what reached `all_reduce`."""
-    before = after = 0
-    for step, (buckets, reduced) in enumerate(zip(run.buckets, run.reduced, strict=True)):
-        assert sorted(name for names in buckets for name in names) == sorted(SHAPES)
-        due = handed_to_all_reduces(config, step, SHAPES.values())
-        assert sum(reduced) == due
-        if step >= config.start:
-            before += sum(shape.numel() for shape in SHAPES.values())
-            after += due
-    assert after < 0.75 * before
-    assert (run.memory["elements_before"], run.memory["elements_after"]) == (before, after)
-
-
-@scenario(2, values=["rank 1", "rank 2", "several buckets", "no feedback"])
-def weights_are_those_of_torchs_hook_alone(variant: str) -> None:
-    """From the same first Qs."""
-    config, run = made(variant)
-    _, other = made(variant)
-    twin: Any = other.state._reducer
-    alone = PowerSGDState(None, config.rank, config.start, use_error_feedback=config.feedback)
-
-    def hook(bucket: dist.GradBucket) -> Future[Tensor]:
-        index = bucket.index()
-        if alone.iter >= config.start and index not in alone.q_memory_dict:
-            twin._torchs.iter = alone.iter
-            twin._fit(bucket)
-            for memory in ("p_memory_dict", "q_memory_dict"):
-                getattr(alone, memory)[index] = getattr(twin._torchs, memory)[index].clone()
-        future = powerSGD_hook(alone, bucket)
-        future.wait()
-        return future
-
-    twin._start = lambda bucket: (hook(bucket), {}, perf_counter())
-    assert run.steps(STEPS).digests == other.steps(STEPS).digests

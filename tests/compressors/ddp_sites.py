@@ -8,50 +8,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import TINY_BUCKETS, Run, assert_alike, assert_same, everyone, refusal, scenario
+from ddp import TINY_BUCKETS, Run, assert_alike, assert_same, everyone, handed_over, refusal, scenario
 from ddp_training import WGT, assert_told
 from torch import Tensor
 
 from taugrad.compressors import CompressionState, compression_hook
-from taugrad.compressors.exchange.carrier import Round
-from taugrad.compressors.exchange.collectives import Collectives
-from taugrad.compressors.exchange.mesh import Mesh
-from taugrad.compressors.ops.array import Bytes
 
 LAYOUTS = {"2+2": [[0, 1], [2, 3]], "1+3": [[0], [1, 2, 3]], "each alone": [[3], [2], [1], [0]]}
 GROWING, REFUSED = "strom(schedule({0: 0.5, 2: 0.02, 3: 0.3}))", "wgt(0.03, nonfinite='skip')"
 CASES = [(GROWING, TINY_BUCKETS), (GROWING, 25), (REFUSED, TINY_BUCKETS)]
 """Lines and buckets: messages of very different lengths, of a few hundred bytes or in one."""
-
-
-class HandedOver:
-    """int64 [workers, workers], bytes given to the carrier by this worker, from row to column."""
-
-    def __init__(self) -> None:
-        self.nbytes = torch.zeros((dist.get_world_size(),) * 2, dtype=torch.int64)
-        self.messages = torch.zeros_like(self.nbytes)
-        self._send, self._exchange = Mesh.send, Collectives.exchange
-
-    def __enter__(self) -> "HandedOver":
-        def counted(mesh: Mesh, to: int, tag: str, payload: Bytes) -> None:
-            if tag.startswith("bucket"):  # not the mesh's own
-                self.nbytes[dist.get_rank(), to] += payload.size
-                self.messages[dist.get_rank(), to] += 1
-            self._send(mesh, to, tag, payload)
-
-        def exchanged(collectives: Collectives, this: Round, tag: str) -> Any:
-            for payload, receivers in this.sends:
-                self.nbytes[dist.get_rank(), receivers] += payload.size
-                self.messages[dist.get_rank(), receivers] += 1
-            return self._exchange(collectives, this, tag)
-
-        Mesh.send = counted  # type: ignore[method-assign]
-        Collectives.exchange = exchanged  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Mesh.send = self._send  # type: ignore[method-assign]
-        Collectives.exchange = self._exchange  # type: ignore[method-assign]
 
 
 def shaken(state: CompressionState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -71,7 +37,7 @@ def trained(line: str, cap: float, **options: Any) -> Run:
 def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> None:
     exact = trained(*case)
     for name, sites in LAYOUTS.items():
-        with HandedOver() as handed:
+        with handed_over() as handed:
             run = trained(*case, pattern="hierarchical", sites=sites, hook=shaken)
         assert run.digests == exact.digests
         assert run.skipped == exact.skipped == ([2] if case[0] == REFUSED else [])
@@ -83,8 +49,8 @@ def between_sites_every_bit_is_that_without_them(case: tuple[str, float]) -> Non
         )
         both = {"wire_bytes": 0, "messages": 0}
         assert {**totals, **both} == {**plain, **both}
-        assert_same(state["traffic"]["link_bytes"], handed.nbytes[dist.get_rank()])
-        assert_same(state["traffic"]["link_messages"], handed.messages[dist.get_rank()])
+        assert_same(state["traffic"]["link_bytes"], handed.nbytes)
+        assert_same(state["traffic"]["link_messages"], handed.messages)
         links = {
             what: torch.stack(everyone(state["traffic"][what])) for what in ("link_bytes", "link_messages")
         }
