@@ -91,7 +91,12 @@ class Collectives:
 
 
 def first_refused(
-    groups: Sequence[Collectives], rank: int, workers: int, names: Sequence[str], refused: Collection[str]
+    groups: Sequence[Collectives],
+    rank: int,
+    workers: int,
+    names: Sequence[str],
+    refused: Collection[str],
+    sums: Collection[str] = (),
 ) -> tuple[str, int] | None:
     """The first parameter that a worker refuses, with that worker's rank; None where nobody refuses any.
 
@@ -101,15 +106,21 @@ def first_refused(
         workers: how many there are in all of the job.
         names: of all parameters.
         refused: those that this worker refuses.
+        sums: those whose sum it refuses; a sum holds what others have refused, and counts where nobody has.
 
     Raises:
         PeerLost: a worker is gone.
     """
-    none = workers * len(names)
-    code = min((rank * len(names) + names.index(name) for name in refused), default=none)
+    none = 2 * workers * len(names)
+    codes = [
+        (place * len(names) + names.index(name))
+        for place, of in ((rank, refused), (workers + rank, sums))
+        for name in of
+    ]
+    code = min(codes, default=none)
     for group in groups:
         code = group.all_min(code)
     if code == none:
         return None
-    rank, ordinal = divmod(code, len(names))
-    return names[ordinal], rank
+    place, ordinal = divmod(code, len(names))
+    return names[ordinal], place % workers

@@ -243,14 +243,14 @@ class CompressedReducer(Reducer):
         buckets, self._unchecked, began = self._unchecked, [], perf_counter()
         with self._on_stream(buckets[0].bucket.buffer.device), self.reaching():
             self._readback.fetch()
-            refused = [
-                under_way.names[ordinal]
-                for under_way in buckets
-                for ordinals in under_way.exchange.record.refused
-                for ordinal in ordinals()
-            ]
+            refused: dict[bool, list[str]] = {False: [], True: []}
+            for under_way in buckets:
+                for is_sum, ordinals in under_way.exchange.record.refused:
+                    refused[is_sum] += [under_way.names[ordinal] for ordinal in ordinals()]
             names = list(self._parameters)
-            first = first_refused([self._collectives], self._rank, self._workers, names, refused)
+            first = first_refused(
+                [self._collectives], self._rank, self._workers, names, refused[False], refused[True]
+            )
         received = perf_counter()
         if buckets[-1].bucket.is_awaited:
             self._times.held(began, received)

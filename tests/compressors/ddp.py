@@ -300,7 +300,7 @@ class Run:
         own = state["residuals"] if state["powersgd"] is None else state["powersgd"]["errors"]
         for name, residual in own.items():
             kept[name] += residual.cpu().flatten()
-        if (back := self.state._reducer.downlink_feedback) is not None:  # of a sum or mean of all workers
+        if (back := self.state.feedback.sums) is not None:  # of a sum or mean of all workers
             workers = self.state.workers if self.state.config.reduction == "mean" else 1
             for name, residual in back.residuals.items():
                 part = back.slices[name]

@@ -215,7 +215,7 @@ def check_ledger(line: str, config: Any, pattern: str | None, run: Run, notes: l
 
 def kept_by(run: Run) -> list[Tensor]:
     """All residuals of this worker."""
-    kept = (run.state.feedback, run.state._reducer.downlink_feedback)
+    kept = (run.state.feedback, run.state.feedback.sums)
     return [residual for one in kept if one is not None for residual in one.residuals.values()]
 
 
@@ -354,7 +354,10 @@ def refuse_or_skip(line: str, pattern: Any = None) -> None:
     for step in range(7):
         run.step()
         nonfinite = sorted(run.state.last_step.nonfinite)
-        assert nonfinite == due.get(step, []) or (pattern and set(nonfinite) < set(due[step])), (step, nonfinite)
+        assert nonfinite == due.get(step, []) or (pattern and set(nonfinite) < set(due[step])), (
+            step,
+            nonfinite,
+        )
         assert bool(nonfinite) == (step in due)
     assert run.skipped == [2, 3, 5]
     assert run.state.totals.skipped_steps == 3

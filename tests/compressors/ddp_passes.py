@@ -40,9 +40,13 @@ SEQUENCES = {
     "x late-zero x": 2,
     "x n zero x": 2,
     "x n none x x": 2,
+    "x step x step": 2,
+    "x x step x step none x": 3,
+    "x step n x step": 2,
+    "x step zero x step x x step": 3,
 }
-"""Backward passes that exchange (x) or do not (n), and what clears gradients between them: before the forward
-pass, or late, after it. With how many optimizer steps that makes."""
+"""Backward passes that exchange (x) or do not (n), steps of the optimizer, and what clears gradients between
+them: before the forward pass, or late, after it. With how many steps that makes: one that steps ends one."""
 METHODS = {
     "none": 1.0,
     "none(reduction='sum')": 2.0,
@@ -67,6 +71,9 @@ CASES = [
 """Sequence, option, method and the loss's scale."""
 
 
+OTHER = torch.optim.SGD(nn.Linear(2, 2).parameters())
+
+
 def run_of(method: str, **options: Any) -> Run:
     """With 16 or 8 bits an element, by collectives."""
     return Run(method, pattern="collective" if method.startswith("fp") else "allgather", **options)
@@ -86,6 +93,9 @@ def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
                     late = None
                 loss.backward()
             run.at += 1
+        elif part == "step":
+            run.optimizer.step()
+            OTHER.step()  # of another model: no matter
         elif part.startswith("late-"):
             late = part.removeprefix("late-")
         elif part == "edit":
@@ -100,9 +110,12 @@ def passes(run: Run, sequence: str, scale: float = 1.0) -> dict[str, Any]:
 @scenario(2, values=CASES)
 def only_what_is_new_in_a_pass_is_scaled_and_exchanged(case: tuple[str, str, str, float]) -> None:
     sequence, option, method, scale = case
-    plain, run = passes(Run(None, **OPTIONS[option]), sequence), run_of(method, **OPTIONS[option])
+    plain_run, run = Run(None, **OPTIONS[option]), run_of(method, **OPTIONS[option])
+    plain = passes(plain_run, sequence)
     result = passes(run, sequence, scale)
     assert_close(result, plain, METHODS[method])
+    if "step" in sequence and METHODS[method] == 1:
+        assert_close(dict(run.model.named_parameters()), dict(plain_run.model.named_parameters()))
     if (method, scale) == ("none", 1.0):
         assert all(torch.equal(result[name], tensor) for name, tensor in plain.items())
     totals = run.state.totals
@@ -159,7 +172,7 @@ def each_pass_of_a_step_rounds_by_its_own_random_numbers(pattern: Any) -> None:
 def a_memory_that_fades_refuses_a_second_exchange() -> None:
     for field, line in {"momentum": "wgt(0.01, momentum=0.9)", "decay": "wgt(0.01, decay=0.5)"}.items():
         run = Run(line)
-        passes(run, "x none x zero x none n x")
+        passes(run, "x none x zero x none n x step x step n x step none x")
         assert refusal(lambda run=run: passes(run, "x")) == (
             f"CompressionError: a second exchange in one step would apply the method's {field} twice: run "
             "all backward passes but the last in ddp.no_sync(), and no Join"

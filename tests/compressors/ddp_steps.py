@@ -55,89 +55,90 @@ def local(model: nn.Module) -> dict[str, Tensor]:
     return {name: (p.to_local() if isinstance(p, DTensor) else p).clone() for name, p in named.items()}
 
 
-def in_turn(sharded: bool, method: str | None, when: str, to_none: bool) -> tuple[Any, dict[str, Tensor]]:
+class Turns:
     """Two optimizers in turn, each with a pass of its own and only its own gradients to clear."""
-    plain, model = halves(sharded)
-    compress: Callable[..., Any] = compress_gradients
-    if sharded:
-        compress = lambda model, method: compress_replicas(model, islands()["replicate"], method)  # noqa: E731
-    state = None if method is None else compress(model, method)
-    players = {
-        name: torch.optim.SGD(getattr(plain, name).parameters(), lr=0.1, momentum=0.5)
-        for name in ("one", "two")
-    }
-    for index in range(TURNS):
+
+    def __init__(
+        self, method: str | None, clearing: tuple[str, bool], sharded: bool = False, **options: float
+    ) -> None:
+        self.plain, self.model = halves(sharded)
+        self.clearing = clearing
+        compress: Callable[..., Any] = compress_gradients
+        if sharded:
+            compress = lambda model, method: compress_replicas(model, islands()["replicate"], method)  # noqa: E731
+        self.state = None if method is None else compress(self.model, method)
+        self.optimizers = {
+            name: torch.optim.SGD(getattr(self.plain, name).parameters(), **options)
+            for name in ("one", "two")
+        }
+        self.sums = Sums(self.plain)
+
+    def run(self, index: int, spoiled: int = -1) -> bool:
+        """A turn, in which the gradients of rank 1 may overflow; whether it was skipped."""
         name = ("one", "two")[index % 2]
-        optimizer = players[name]
+        when, to_none = self.clearing
         if when == "before":
-            optimizer.zero_grad(set_to_none=to_none)
-        turn(model, plain, index, name)
-        optimizer.step()
+            self.optimizers[name].zero_grad(set_to_none=to_none)
+        overflows = index == spoiled and dist.get_rank() == 1
+        turn(self.model, self.plain, index, name, scale=math.inf if overflows else 1.0)
+        skipped = self.state is not None and self.state.last_step.skipped
+        if not skipped:
+            self.optimizers[name].step()
         if when == "after":
-            optimizer.zero_grad(set_to_none=to_none)
-    return state, local(plain)
+            self.optimizers[name].zero_grad(set_to_none=to_none)
+        return skipped
 
 
-def assert_turns_are_steps(sharded: bool, method: str) -> None:
-    expected, weights = in_turn(sharded, method, "after", True)
+class Sums:
+    """The sums that tell whether anything was lost, with a learning rate of 1."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.first = model, local(model)
+        self.given = {name: torch.zeros_like(tensor) for name, tensor in self.first.items()}
+        self.scale = 1.0
+        for name, parameter in model.named_parameters():
+            parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
+
+    def _note(self, name: str, gradient: Tensor) -> None:
+        if not isinstance(gradient, DTensor):
+            self.given[name] += torch.where(torch.isfinite(gradient), gradient, 0) / self.scale
+
+    def assert_nothing_lost(self, state: Any, part: str = "") -> None:
+        state.state_dict()  # puts back what a skipped step has sent
+        kept = state.feedback.residuals
+        sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in self.given.items()}
+        sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums if name.startswith(part)}
+        now = local(self.model)
+        assert_close({name: self.first[name] - now[name] for name in sums}, sums)
+
+
+def assert_turns_are_steps(sharded: bool, method: str, also_plain: bool = False) -> None:
+    def trained(method: str | None, clearing: tuple[str, bool]) -> tuple[Any, dict[str, Tensor]]:
+        turns = Turns(method, clearing, sharded, lr=0.1, momentum=0.5)
+        for index in range(TURNS):
+            turns.run(index)
+        return turns.state, local(turns.plain)
+
+    expected, weights = trained(method, ("after", True))
     assert expected.totals.steps == TURNS
-    for when, to_none in CLEARING:
-        state, actual = in_turn(sharded, method, when, to_none)
+    for clearing in CLEARING:
+        state, actual = trained(method, clearing)
         assert_same(actual, weights)
         assert state.totals.state_dict() == expected.totals.state_dict()
         assert len(state.last_step.layers) == len(expected.last_step.layers)
         assert_same(state.feedback.state_dict(), expected.feedback.state_dict())
+        if also_plain:
+            assert_close(actual, trained(None, clearing)[1])
 
 
 @scenario(2, values=METHODS)
 def two_optimizers_in_turn_train_the_same_whenever_they_clear_gradients(method: str) -> None:
-    assert_turns_are_steps(False, method)
-    if "1e-30" in method:
-        for when, to_none in CLEARING:
-            _, plain = in_turn(False, None, when, to_none)
-            assert_close(in_turn(False, method, when, to_none)[1], plain)
+    assert_turns_are_steps(False, method, also_plain="1e-30" in method)
 
 
 @scenario(4, values=("linear(8)", "strom(density(0.1), momentum=0.9) | golomb_rice"))
 def so_they_do_with_fsdp2(method: str) -> None:
     assert_turns_are_steps(True, method)
-
-
-SEQUENCES = {
-    "x step x step": 2,
-    "x x step x step none": 2,
-    "x step n x step": 2,
-    "x step zero x step x x step": 3,
-}
-"""Passes that exchange (x) or do not (n), what clears gradients, and how many steps that makes."""
-
-
-@scenario(2, values=SEQUENCES)
-def an_optimizer_that_steps_ends_a_step(sequence: str) -> None:
-    results = {}
-    other = torch.optim.SGD(nn.Linear(2, 2).parameters())
-    methods = [None, "wgt(1e-30)", "none", "wgt(1e-30, reduction='sum')"]
-    momentum = "strom(0.01, momentum=0.9)"
-    for method in [*methods, momentum] if "x x" not in sequence else methods:
-        plain, model = halves()
-        state = None if method is None else compress_gradients(model, method)
-        optimizer = torch.optim.SGD(plain.parameters(), lr=0.05 if method and "sum" in method else 0.1)
-        for seed, word in enumerate(sequence.split()):
-            if word == "x":
-                turn(model, plain, seed, "one", "two")
-            elif word == "n":
-                with model.no_sync():  # type: ignore[operator]
-                    turn(model, plain, seed, "one", "two")
-            elif word == "step":
-                optimizer.step()
-            else:
-                optimizer.zero_grad(set_to_none=word == "none")
-            other.step()  # of another model: no matter
-        results[method] = local(plain)
-        if state is not None:
-            assert state.totals.steps == SEQUENCES[sequence]
-    for method in methods:
-        assert_close(results[method], results[None])
 
 
 @scenario(2)
@@ -158,68 +159,26 @@ def a_generator_and_a_discriminator_in_one_step_are_one_step() -> None:
                 optimizer.zero_grad(set_to_none=clearing[1])
 
 
-class Turns:
-    """Two optimizers in turn over one model; the sums say whether anything was lost."""
-
-    def __init__(self, method: str, clearing: tuple[str, bool]) -> None:
-        self.plain, self.model = halves()
-        self.state, self.clearing = compress_gradients(self.model, method), clearing
-        self.optimizers = {
-            name: torch.optim.SGD(getattr(self.plain, name).parameters(), lr=1.0) for name in ("one", "two")
-        }
-        self.first = local(self.plain)
-        self.given = {name: torch.zeros_like(tensor) for name, tensor in self.first.items()}
-        self.scale = 1.0
-        for name, parameter in self.plain.named_parameters():
-            parameter.register_hook(lambda gradient, name=name: self._note(name, gradient))
-
-    def _note(self, name: str, gradient: Tensor) -> None:
-        self.given[name] += torch.where(torch.isfinite(gradient), gradient, 0)
-
-    def run(self, index: int, spoiled: int, *, withheld: bool = False) -> bool:
-        """A turn, in which the gradients of rank 1 may overflow; whether it was skipped."""
-        name = ("one", "two")[index % 2]
-        when, to_none = self.clearing
-        if when == "before":
-            self.optimizers[name].zero_grad(set_to_none=to_none)
-        overflows = index == spoiled and dist.get_rank() == 1
-        turn(self.model, self.plain, index, name, scale=math.inf if overflows else 1.0)
-        skipped = self.state.last_step.skipped
-        if not skipped:
-            self.optimizers[name].step()
-        if when == "after":
-            self.optimizers[name].zero_grad(set_to_none=to_none)
-        return skipped
-
-    def assert_nothing_lost(self) -> None:
-        self.state.state_dict()  # puts back what a skipped step has sent
-        kept = self.state.feedback.residuals
-        sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in self.given.items()}
-        sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: self.first[name] - weight for name, weight in local(self.plain).items()}
-        assert_close(applied, sums)
-
-
 @scenario(2, values=CLEARING)
 def a_skipped_step_leaves_the_other_optimizers_step(clearing: tuple[str, bool]) -> None:
     for spoiled in (2, 3, 5):
-        turns = Turns("wgt(0.05, nonfinite='skip')", clearing)
+        turns = Turns("wgt(0.05, nonfinite='skip')", clearing, lr=1.0)
         skipped = [turns.run(index, spoiled) for index in range(TURNS)]
         assert skipped == [index == spoiled for index in range(TURNS)]
         assert (turns.state.totals.steps, turns.state.totals.skipped_steps) == (TURNS, 1)
-        turns.assert_nothing_lost()
+        turns.sums.assert_nothing_lost(turns.state)
 
 
 @scenario(2, values=CLEARING)
 def training_goes_on_where_the_first_step_is_skipped(clearing: tuple[str, bool]) -> None:
     """Without gradients of its own to clear, the second turn may be taken for a part of the first."""
     for method in ("wgt(0.05, nonfinite='skip')", "wgt(0.05, momentum=0.5, nonfinite='skip')"):
-        turns = Turns(method, clearing)
+        turns = Turns(method, clearing, lr=1.0)
         skipped = [turns.run(index, 0) for index in range(TURNS)]
         assert skipped[0]
         assert not any(skipped[2:])
         if "momentum" not in method:
-            turns.assert_nothing_lost()
+            turns.sums.assert_nothing_lost(turns.state)
 
 
 @scenario(2)
@@ -230,16 +189,11 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
         optimizers = [torch.optim.SGD(part.parameters(), lr=1.0) for part in (plain.one, plain.two)]
-        first, given = local(plain), {}
-
-        def note(name: str, gradient: Tensor, given: Any = given) -> None:
-            given[name] = given.get(name, 0) + gradient / scaler.get_scale()  # noqa: B023
-
-        for name, parameter in plain.two.named_parameters():
-            parameter.register_hook(lambda gradient, name=name, note=note: note(f"two.{name}", gradient))
+        sums = Sums(plain)
         for step in range(4):
             factor = math.inf if step == overflow and dist.get_rank() else 1.0
             handle = plain.one.weight.register_hook(lambda gradient, factor=factor: gradient * factor)
+            sums.scale = scaler.get_scale()
             turn(model, plain, step, "one", "two", scale=scaler.scale(torch.ones(())))
             handle.remove()
             before = local(plain)
@@ -251,12 +205,7 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
             assert moved["two.weight"]
             for optimizer in optimizers:
                 optimizer.zero_grad()
-        state.state_dict()
-        kept = state.feedback.residuals
-        sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in given.items()}
-        sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums}
-        applied = {name: first[name] - weight for name, weight in local(plain).items() if name in sums}
-        assert_close(applied, sums)
+        sums.assert_nothing_lost(state, "two.")
 
 
 @scenario(2)

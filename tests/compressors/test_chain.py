@@ -17,7 +17,7 @@ from taugrad.compressors.methods import chain, read_config
 from taugrad.compressors.methods.base import Exempt
 from taugrad.compressors.methods.entropy import Entropy
 from taugrad.compressors.methods.parsing import parse
-from taugrad.compressors.methods.quantizers import Float16, Linear, Quantile
+from taugrad.compressors.methods.quantizers import Float16, Quantile
 from taugrad.compressors.methods.sparse import Clip
 from taugrad.compressors.methods.topk import TopK
 from taugrad.compressors.ops.interface import LARGEST_TAU, SMALLEST_TAU
@@ -149,16 +149,12 @@ LINES = {
     "wgt(1e-3)": "wgt(tau=0.001)",
     "wgt(tau=1e-3) | quantile(8, block=2048) | golomb_rice": "wgt(tau=0.001) | quantile | golomb_rice",
     "  strom( 1e-3 )|golomb_rice ": "strom(tau=0.001) | golomb_rice",
-    "wgt(1e-3)\n  | linear\n  | huffman": "wgt(tau=0.001) | linear | huffman",
     "wgt(1e-3, codec='bitmap')": "wgt(tau=0.001) | bitmap",
     "wgt(1e-3, quantize={'kind': 'linear', 'bits': 4})": "wgt(tau=0.001) | linear(bits=4)",
-    "qgt(1e-3) | raw": "qgt(tau=0.001) | raw",
     "qgt(1e-3, symbols='raw')": "qgt(tau=0.001, symbols='raw')",
     "chunked_topk | quantile(2)": "chunked_topk",
-    "chunked_topk | linear(2)": "chunked_topk | linear(bits=2)",
     "chunked_topk(quantize=None) | chunked": "chunked_topk(quantize=None) | chunked",
     "bgt('density(0.01)')": "bgt(tau=density(target=0.01))",
-    "bgt(density(0.01, warmup=warmup(9)))": "bgt(tau=density(target=0.01, warmup=warmup(iterations=9)))",
     "bgt(schedule({9: 0.2, 0: 0.1}, between='step'))": (
         "bgt(tau=schedule(points={0: 0.1, 9: 0.2}, between='step'))"
     ),
@@ -169,10 +165,7 @@ LINES = {
         "linear(exempt=exempt(smaller_than=9, names=('*.bias',)))"
     ),
     "topk(1)": "topk(density=1)",
-    "linear(3)": "linear(bits=3)",
-    "powersgd(2)": "powersgd(rank=2)",
     "fp8(0)": "fp8(block=0)",
-    "none": "none",
     "bgt(1, clip=clip())": "bgt(tau=1, clip=clip())",
     "bgt(sidco(0.1, stages='auto'))": "bgt(tau=sidco(target=0.1))",
 }
@@ -195,56 +188,34 @@ def reason(value: Any) -> str:
     )
 
 
-SPARSE = ("wgt(1)", "topk(0.1)", "chunked_topk(quantize=None)")
-SIGNS = ("bgt(1)", "strom(1)")
-QUANTIZERS = ("linear", "quantile", "entropy", "fp16", "bf16", "fp8")
-DENSE_WITH_SYMBOLS = ("linear", "quantile", "entropy", "fp8")
-DENSE_FLOATS = ("fp16", "bf16")
-ALL_REDUCED = ("none", "powersgd")
-POSITIONS = ("packed32", "bitmap", "golomb_rice")
-
-
 def name_of(link: str) -> str:
     return link.partition("(")[0]
 
 
 IMPOSSIBLE = [
-    *((f"{head} | {tail}", "starts a chain") for head in (*SPARSE[:2], *ALL_REDUCED) for tail in SPARSE[:2]),
-    *((f"{head} | {quantizer}", "nothing is left for") for head in SIGNS for quantizer in QUANTIZERS),
-    *((f"qgt(1) | {quantizer}", "quantized already") for quantizer in QUANTIZERS),
-    *(
-        (f"{head} | {quantizer}", "only what a sparse rule selected")
-        for head in (*QUANTIZERS, *ALL_REDUCED)
-        for quantizer in QUANTIZERS
-    ),
-    *((f"{head} | huffman", "sends floats") for head in SPARSE),
-    *((f"{head} | golomb_rice | raw", "sends floats") for head in SPARSE),
-    *((f"wgt(1) | {half} | {codec}", "sends floats") for half in DENSE_FLOATS for codec in ("huffman",)),
-    *((f"{head} | huffman", "sends none") for head in SIGNS),
-    *((f"{head} | bitmap | raw", "sends none") for head in SIGNS),
-    *((f"{head} | {codec}", "has only one form") for head in DENSE_FLOATS for codec in (*POSITIONS, "raw")),
-    *(
-        (f"{head} | {codec}", "has only one form")
-        for head in ALL_REDUCED
-        for codec in (*POSITIONS, "huffman")
-    ),
-    *(
-        (f"{head} | {codec}", "sends every element")
-        for head in DENSE_WITH_SYMBOLS
-        for codec in (*POSITIONS, "chunked")
-    ),
-    *((f"{head} | chunked", "no chunks") for head in ("wgt(1)", "topk(0.1)", "qgt(1)", *SIGNS)),
-    *(
-        (f"{head} | {quantizer} | raw", "no bin for the zeros")
-        for head in SPARSE[:2]
-        for quantizer in QUANTIZERS
-    ),
+    ("wgt(1) | topk(0.1)", "starts a chain"),
+    ("none | wgt(1)", "starts a chain"),
+    ("bgt(1) | linear", "nothing is left for"),
+    ("strom(1) | fp16", "nothing is left for"),
+    ("qgt(1) | quantile", "quantized already"),
+    ("linear | entropy", "only what a sparse rule selected"),
+    ("powersgd | fp8", "only what a sparse rule selected"),
+    ("topk(0.1) | huffman", "sends floats"),
+    ("wgt(1) | golomb_rice | raw", "sends floats"),
+    ("wgt(1) | bf16 | huffman", "sends floats"),
+    ("strom(1) | huffman", "sends none"),
+    ("bgt(1) | bitmap | raw", "sends none"),
+    ("fp16 | packed32", "has only one form"),
+    ("none | huffman", "has only one form"),
+    ("fp8 | chunked", "sends every element"),
+    ("entropy | golomb_rice", "sends every element"),
+    ("topk(0.1) | chunked", "no chunks"),
+    ("qgt(1) | chunked", "no chunks"),
+    ("wgt(1) | linear | raw", "no bin for the zeros"),
     ("chunked_topk | raw", "choose packed32, bitmap, golomb_rice, chunked"),
     ("qgt(1) | raw | huffman", "writes values and positions at once"),
-    ("qgt(1) | raw | raw", "writes values and positions at once"),
     ("wgt(1) | linear | quantile", "in this order"),
     ("wgt(1) | golomb_rice | linear", "in this order"),
-    ("wgt(1) | golomb_rice | bitmap", "in this order"),
     ("wgt(1) | linear | huffman | golomb_rice", "in this order"),
     ("linear | huffman | huffman", "in this order"),
 ]
@@ -268,28 +239,19 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
         ("huffman | wgt(1)", "not with huffman"),
         ("wgt(1) | golomb_rice(3)", "golomb_rice has no fields"),
         ("wgt(1, foo=3)", "wgt.foo: Extra inputs"),
-        ("topk(0.1, tau=3)", "topk.tau: Extra inputs"),
-        ("linear(momentum=0.9)", "linear.momentum: Extra inputs"),
         ("wgt", "wgt.tau: Field required"),
         ("wgt(1, tau=2)", "tau is given twice"),
-        ("wgt(tau=1, tau=2)", "tau is given twice"),
         ("wgt(1, codec='raw') | raw", "codec is given twice: as a field of wgt and as raw"),
         ("chunked_topk(quantize=None) | linear", "quantize is given twice"),
         ("wgt(1, 2)", "wgt takes one field without a name"),
         ("none(1)", "none takes its fields as name=value"),
         ("wgt(1, kind='bgt')", "kind is given twice"),
         ("density(0.1)", "density is not a link, but a value"),
-        ("wgt(1) | clip(3)", "clip is not a link, but a value"),
         ("wgt(1, clip=warmup(3))", "warmup(...) is a value of the field warmup, not of clip"),
-        ("wgt(clip(3))", "clip(...) is a value of the field clip, not of tau"),
         ("wgt(layers(layers(1, patterns={'a': 1}), patterns={'a': 1}))", "default"),
         ("wgt(schedule({-1: 1}))", "iterations count from 0, -1 is before that"),
-        ("wgt(schedule({0: 0}))", "must be greater than 0"),
         ("wgt('nonsense(')", "not a policy with its fields in brackets: schedule, density"),
         ("entropy(density(0.1))", "floor"),
-        ("wgt(1, symbols='raw')", "raw encodes symbols, but wgt sends floats"),
-        ("topk(0.1, quantize={'kind': 'bf16'}, symbols='huffman')", "huffman encodes symbols, but bf16"),
-        ("wgt(1, quantize={'kind': 'fp8'}, codec='raw')", "raw cannot follow fp8, which has no bin"),
         ("qgt(1, symbols='huffman', codec='raw')", "huffman cannot follow raw"),
         ("chunked_topk(chunk=100)", "chunk = 100 is not a power of two"),
         ("chunked_topk(chunk=32)", "keep = 64 is more than a chunk has (32)"),
@@ -298,24 +260,15 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
         ("wgt(0)", "must be greater than 0"),
         ("wgt(sidco(0))", "greater than 0"),
         ("wgt(sidco(0.1, fit='normal'))", "exponential"),
-        ("wgt(sidco(0.1, stages=0))", "stages"),
-        ("wgt(sidco())", "target"),
         ("wgt(dl4j(low=0.1))", "low = 0.1 is above high = 0.01"),
         ("wgt(dl4j(decay=1))", "less than 1"),
-        ("wgt(allocate())", "density"),
-        ("wgt(allocate(0.1, every=0))", "every"),
         ("wgt(layers(1, patterns={'a': allocate(0.1)}))", "allocate"),
         ("wgt(layers(dl4j(), patterns={'a': 1}))", "dl4j"),
-        ("wgt(1) | sidco(0.1)", "sidco is not a link, but a value"),
         ("wgt(1e400)", "is not a threshold that float32 can hold"),
         ("wgt(1, clip=clip(1, to=1e400))", "finite"),
-        ("entropy(form='rms', c0=1e400)", "finite"),
         ("", "is not a chain such as"),
         ("wgt(1) |", "is not a chain such as"),
-        ("wgt(1) || raw", "is not a chain such as"),
         ("wgt(1) + raw", "is not a link of a chain"),
-        ("wgt(1) | (linear | huffman)", "is not a link of a chain"),
-        ("wgt(1); bgt(1)", "is not a chain such as"),
     ],
 )
 def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
@@ -329,18 +282,10 @@ def test_what_is_no_chain_is_refused_with_a_reason(line: str, why: str) -> None:
     "expression",
     [
         "trap()",
-        "trap.call()",
         "[trap() for _ in (1,)]",
         "(lambda: trap())()",
-        "__import__('os').system('exit 1')",
-        "density.__class__",
         "f'{trap()}'",
         "2 ** 2 ** 40",
-        "trap[trap()]",
-        "*trap()",
-        "trap() if trap() else 1",
-        "(x := trap())",
-        "{**trap()}",
         "{'a': trap()}",
         "density(trap())",
     ],
@@ -361,10 +306,7 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
         "wgt(" * 900 + ")" * 900,
         "wgt(tau=" + "-" * 9_000 + "1)",
         "wgt(1)" + " | raw" * 50_000,
-        "wgt(1)" + " | raw" * 1_500,
         "wgt(tau=" + "9" * 9_000 + ")",
-        "wgt(schedule({0:" * 500,
-        "wgt(" + "[" * 150 + "]" * 150 + ")",
         "wgt(layers(1, patterns=" + "{'a': " * 80 + "1" + "}" * 80 + "))",
         "a" * 10**6,
         "wgt(1)\0",
@@ -393,49 +335,26 @@ def test_any_text_is_a_method_or_refused(text: str) -> None:
 # From objects.
 
 
-OBJECTS: list[tuple[tuple[BaseModel | str, ...], str]] = [
-    ((methods.WholeGradient(tau=1e-3), Quantile(), "golomb_rice"), "wgt(tau=1e-3) | quantile | golomb_rice"),
-    (
-        (
-            methods.QuantizedGradient(
-                tau=LayeredTau(default=ScheduledTau(points={0: 0.1}), patterns={"a": DensityTau(target=0.5)}),
-                clip=Clip(every=2),
-                exempt=Exempt(names=("b",)),
-            ),
-            "huffman",
-        ),
+def test_a_chain_of_objects_is_the_chain_of_its_line() -> None:
+    tau = LayeredTau(default=ScheduledTau(points={0: 0.1}), patterns={"a": DensityTau(target=0.5)})
+    qgt = methods.QuantizedGradient(tau=tau, clip=Clip(every=2), exempt=Exempt(names=("b",)))
+    assert chain(qgt, "huffman") == read_config(
         "qgt(layers(schedule({0: 0.1}), patterns={'a': density(0.5)}), clip=clip(2), "
-        "exempt=exempt(names=['b'])) | huffman",
-    ),
-    ((TopK(density=0.1, warmup=Warmup(iterations=5)), Float16()), "topk(0.1, warmup=warmup(5)) | fp16"),
-    (
-        ("wgt(1e-3)", Entropy(floor=5), "golomb_rice | huffman"),
-        "wgt(1e-3) | entropy(5) | golomb_rice | huffman",
-    ),
-    ((methods.PowerSGD(rank=3),), "powersgd(3)"),
-    (("strom(1e-3) | golomb_rice",), "strom(1e-3) | golomb_rice"),
-]
-
-
-@in_turn(("links", "line"), OBJECTS)
-def test_a_chain_of_objects_is_the_chain_of_its_line(links: tuple[BaseModel | str, ...], line: str) -> None:
-    assert chain(*links) == read_config(line)
-
-
-@in_turn(
-    ("links", "why"),
-    [
-        ((), "a chain without links"),
-        (("golomb_rice",), "starts with a method"),
-        ((Quantile(), "huffman", methods.Strom(tau=1)), "strom starts a chain and cannot follow huffman"),
-        ((methods.BinarizedGradient(tau=1), Linear()), "nothing is left for linear"),
-        ((methods.WholeGradient(tau=1, codec="raw"), "bitmap"), "codec is given twice"),
-        ((Clip(), "raw"), "starts with a method"),
-    ],
-)
-def test_objects_that_do_not_fit_are_refused(links: tuple[BaseModel | str, ...], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        chain(*links)
+        "exempt=exempt(names=['b'])) | huffman"
+    )
+    topk = TopK(density=0.1, warmup=Warmup(iterations=5))
+    assert chain(topk, Float16()) == read_config("topk(0.1, warmup=warmup(5)) | fp16")
+    line = "wgt(1e-3) | entropy(5) | golomb_rice | huffman"
+    assert chain("wgt(1e-3)", Entropy(floor=5), "golomb_rice | huffman") == read_config(line)
+    refused: dict[str, tuple[BaseModel | str, ...]] = {
+        "a chain without links": (),
+        "strom starts a chain and cannot follow huffman": (Quantile(), "huffman", methods.Strom(tau=1)),
+        "codec is given twice": (methods.WholeGradient(tau=1, codec="raw"), "bitmap"),
+        "starts with a method": (Clip(), "raw"),
+    }
+    for why, links in refused.items():
+        with pytest.raises(ValueError, match=why):
+            chain(*links)
 
 
 def test_methods_of_different_lines_are_not_equal() -> None:

@@ -14,12 +14,12 @@ from messages import fenced, segments_of, words_of, write
 from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
 from taugrad.compressors.ops.array import symbol_type
-from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, unpack
+from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes
 from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
 from taugrad.compressors.wire.positions import BUILTIN
-from taugrad.compressors.wire.update import Chunks, Update
+from taugrad.compressors.wire.update import Update
 
 FORM_NAMES: tuple[Form, ...] = GRADIENT_FORMS
 SYMBOLS = ("auto", "raw", "huffman")
@@ -147,23 +147,7 @@ def test_raw_cannot_write_a_value_that_is_zero() -> None:
         messages.write(update, "raw")
 
 
-def test_symbols_that_threads_share_are_packed_alike() -> None:
-    k = 2**19 + 5  # shares have at least 2^18
-    symbols = np.random.default_rng(0).integers(0, 8, k, np.uint8)
-    one, other = (np.empty(packed_bytes(k, 3), np.uint8) for _ in range(2))
-    pack(symbols, 3, one)
-    pack(symbols, 3, other, threads=2)
-    assert one.tobytes() == other.tobytes()
-    assert np.array_equal(unpack(one, 3, k, threads=2), symbols)
-
-
 # What the kernels refuse of their callers; what readers refuse is in test_message.py.
-
-
-@in_turn(("chunk", "keep"), [(0, 0), (1, 1), (3, 1), (-4, 1), (100, 1), (1 << 17, 1), (8, 9), (8, -1)])
-def test_chunks_out_of_range_are_refused(chunk: int, keep: int) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        Chunks(chunk, keep).count(10)
 
 
 @in_turn("bits", range(1, 17))
@@ -181,17 +165,3 @@ def test_symbols_are_packed_as_one_large_integer_and_refused_if_they_do_not_fit(
         symbols[place] = 1 << bits
         with pytest.raises(ValueError, match="more than"):
             pack(symbols, bits, packed, 2)
-
-
-def test_wrong_arguments_of_packing_are_refused() -> None:
-    symbols, out = np.zeros(8, np.uint8), np.zeros(8, np.uint8)
-    with pytest.raises(ValueError, match="1 to 16"):
-        pack(symbols, 0, out)
-    with pytest.raises(ValueError, match="1 to 16"):
-        unpack(out, 17, 4)
-    with pytest.raises(ValueError, match="uint16"):
-        pack(symbols, 9, out)
-    with pytest.raises(ValueError, match="contiguous"):
-        pack(np.zeros(16, np.uint8)[::2], 8, out)
-    with pytest.raises(ValueError, match="do not make"):
-        pack(symbols, 7, out)

@@ -62,13 +62,6 @@ def test_entropy_is_shannons(counts: list[int]) -> None:
     assert fixed_entropy(np.array(counts)) / 2**32 == pytest.approx(expected, abs=1e-8)
 
 
-def test_entropy_of_powers_of_two_is_exact() -> None:
-    assert fixed_entropy(np.full(16, 64)) == 4 << 32
-    assert fixed_entropy(np.array([0, 77, 0])) == 0
-    assert fixed_entropy(np.array([2, 1, 1])) == 3 << 31  # a half of 1 bit, two quarters of 2
-    assert fixed_entropy(np.zeros(4, np.int64)) == 0
-
-
 def bits_for(values: np.ndarray, fraction: float = 0.03, sample_bits: int = 4, floor: int = 6) -> int:
     size = sample_size(values.size, fraction)
     sample = values[stratified_positions(values.size, size)]
@@ -83,12 +76,6 @@ def test_evenly_spread_values_get_m_more_bits_than_the_floor_and_equal_ones_none
     assert bits_for(spread, floor=-9) == 1
     for value in (0.0, -0.0, 3.0, -1e-45):
         assert bits_for(np.full(1000, value, np.float32)) == 6
-
-
-def test_sample_sizes() -> None:
-    assert [sample_size(n, 0.03) for n in (0, 5, 256, 257, 8533, 8534, 10**6)] == [
-        0, 5, 256, 256, 256, 257, 30_000,
-    ]  # fmt: skip
 
 
 @settings(max_examples=200)

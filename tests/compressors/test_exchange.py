@@ -19,7 +19,7 @@ from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
-from taugrad.compressors.exchange.agreement import described, difference, flattened
+from taugrad.compressors.exchange.agreement import difference, flattened
 from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.exchange import Exchange
@@ -241,14 +241,6 @@ def test_every_field_of_a_method_is_described_and_its_kind_comes_first():
     assert (one["quantize.kind"], one["codec"], one["reduction"]) == ("quantile", "golomb_rice", "mean")
     other = flattened(read_config("wgt(density(0.01, every=10), clip=clip(3)) | quantile(4) | golomb_rice"))
     assert {field for field in one if one[field] != other[field]} == {"clip.every"}
-
-
-def test_parameters_are_described_in_their_order():
-    model = torch.nn.Linear(3, 2).to(torch.float64)
-    assert described(dict(model.named_parameters())) == {
-        "parameter 0": "weight float64 [2, 3]",
-        "parameter 1": "bias float64 [2]",
-    }
 
 
 def test_simulated_workers_share_results_that_are_the_same_on_all():

@@ -81,11 +81,6 @@ def test_the_page_shows_all_of_the_example() -> None:
         assert "\n".join(lines[start - 1 : node.end_lineno]) in shown
 
 
-def test_what_is_not_registered_is_unknown() -> None:
-    for refused in told(["rotating(8)", "wgt(mean(3))", "wgt(1) | ternary"]):
-        assert "is unknown: choose" in refused
-
-
 SIZES = (1000, 77, 1)
 
 

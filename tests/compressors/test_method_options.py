@@ -1,10 +1,7 @@
 """What methods share: exempt parameters, thresholds, momentum, clip, decay."""
 
-import itertools
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import oracles
@@ -19,7 +16,6 @@ from taugrad.compressors.bucket.layout import cut
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.methods.base import Exempt
 from taugrad.compressors.ops.cpu.passes import CPU
-from taugrad.compressors.ops.parts import Part
 
 RULES = ("wgt", "bgt", "qgt", "strom")
 
@@ -69,48 +65,6 @@ def test_a_slice_is_exempt_where_its_parameter_is() -> None:
         assert [shard.names[ordinal] for ordinal in layout.whole.ordinals] == [
             name for name in shard.names if name == "small"
         ]
-
-
-def test_a_density_is_sampled_every_few_iterations_and_remembered() -> None:
-    line = "wgt(density(0.05, every=7))"
-    worker = workbench.Worker(line, (500, 400))
-    gradients = (workbench.random_gradients(seed, (500, 400), scale=1 + seed) for seed in range(22))
-    steps = [worker.step(gradient) for gradient in gradients]
-    taus = [[tally.tau for tally in step.tallies] for step in steps]
-    sampled = (0, 1, 2, 4, 7, 14, 21)
-    # In between tau is corrected by what was sent, every other iteration, where that is off by more than a
-    # tenth and chance.
-    corrected = 0
-    for i, iteration in itertools.product(range(2), set(range(22)) - set(sampled)):
-        before, n = steps[iteration - 1].tallies[i], worker.sizes[i]
-        actual = (before.sent + 8) / (n + 8 / 0.05)
-        off = abs(before.sent - 0.05 * n) > 0.1 * 0.05 * n + 2 * math.sqrt(0.05 * n) + 1
-        moves = off and (iteration - 1) % 7 in (0, 2, 4, 6)
-        due = before.tau * (math.sqrt(math.log(0.05) / math.log(actual)) if moves else 1)
-        corrected += moves
-        assert taus[iteration][i] == pytest.approx(due, rel=1e-6)
-    assert corrected > 3
-    for iteration in sampled:
-        assert [tally.sent for tally in steps[iteration].tallies] == [25, 20]
-    policy = worker.config.policy
-    for memory in worker.memories.values():
-        assert memory.target == 0.05
-        due = [policy.needs_sample(None, iteration, memory) for iteration in (26, 27, 28)]
-        assert due == [False, False, True]
-
-
-def test_a_sample_is_taken_only_where_it_decides_what_is_sent() -> None:
-    part = Part("p0", torch.ones(100), torch.zeros(100))
-    for line, needed in (
-        ("topk(0.01, sampled=True)", True),
-        ("topk(0.01)", False),
-        ("chunked_topk(keep=4) | chunked", False),
-        ("strom(density(0.01))", True),
-        ("strom(0.01)", False),
-    ):
-        method: Any = read_config(line)
-        memory = method.memory_of(part.name)()
-        assert method.policy.need_samples([part], 0, [memory]) == [needed], line
 
 
 @in_turn("line", ["topk(0.01, warmup={})", "wgt(density(0.01, every=1, warmup={}))"])

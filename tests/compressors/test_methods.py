@@ -151,6 +151,11 @@ def test_what_is_held_back_does_not_lose_its_momentum() -> None:
     for i in (1, 2, 3):  # what is sent has none any more
         due = np.where(step.decoded[i] == 0, np.float32(0.9) * before[i] + gradients[i], 0)
         assert np.array_equal(worker.velocities[i].numpy(), due)
+    before = [velocity.numpy().copy() for velocity in worker.velocities]
+    worker.step(gradients)
+    worker.put_back()  # nor does what is put back
+    for velocity, was, gradient in zip(worker.velocities, before, gradients, strict=True):
+        assert np.array_equal(velocity.numpy(), np.float32(0.9) * was + gradient)
 
 
 def test_a_step_that_is_left_out_is_put_back(method: str) -> None:
@@ -164,6 +169,14 @@ def test_a_step_that_is_left_out_is_put_back(method: str) -> None:
         for i, gradient in enumerate(gradients):
             assert np.array_equal(worker.residual(i), after[i] + step.decoded[i])
             np.testing.assert_allclose(worker.residual(i), before[i] + gradient, rtol=1e-6, atol=1e-6)
+        restored = worker.state
+        worker.put_back()  # there is nothing more
+        assert worker.state == restored
+    worker.step(random_gradients(9))
+    worker.commit()
+    arrived = worker.state
+    worker.put_back()
+    assert worker.state == arrived
 
 
 def test_every_tau_that_is_allowed_leaves_every_level_finite() -> None:

@@ -149,7 +149,7 @@ def check_sparse(
 def check_threshold(
     ops: Ops, rule: ThresholdRule, residuals: list[Floats], gradients: list[Floats], **more: Any
 ) -> None:
-    taus = [TAU, 0.1, 2.0, TAU, TAU, 0.5][: len(residuals)]
+    taus = [TAU, 0.1, 2.0, TAU, 1e-36, 0.5][: len(residuals)]
     expected = [
         oracles.threshold(rule, *arguments) for arguments in zip(residuals, gradients, taus, strict=True)
     ]
@@ -228,11 +228,6 @@ def test_largest(ops: Ops, kind: str, share: float) -> None:
     check_largest(ops, residuals, gradients, [int(share * gradient.size) for gradient in gradients])
 
 
-def test_largest_refuses_a_negative_number(ops: Ops) -> None:
-    with pytest.raises(ValueError, match="k must be 0 or more"):
-        check_largest(ops, [np.zeros(3, F32)], [np.ones(3, F32)], [-1])
-
-
 @sparse
 @in_turn("kind", KINDS)
 @in_turn(("chunk", "keep"), [(2, 1), (64, 0), (64, 3), (512, 512), (4096, 40), (8192, 5)])
@@ -247,13 +242,6 @@ def test_largest_of_chunks(ops: Ops, kind: str, chunk: int, keep: int) -> None:
     ]
     run: Pass = lambda batch, target: ops.take_largest_of_chunks(batch, target, chunk, keep)  # noqa: E731
     check_sparse(ops, "wgt", residuals, gradients, run, expected)
-
-
-@in_turn(("chunk", "keep"), [(3, 1), (1, 1), (1 << 17, 1), (64, 65), (64, -1)])
-def test_chunks_out_of_range_are_refused(ops: Ops, chunk: int, keep: int) -> None:
-    batch = Batch.of([torch.zeros(9, device=ops.device)], [torch.ones(9, device=ops.device)])
-    with pytest.raises(ValueError, match="must be"):
-        ops.take_largest_of_chunks(batch, ops.target(9, "wgt", Readback(ops)), chunk, keep)
 
 
 @in_turn("dtype", [torch.float32, torch.bfloat16])

@@ -117,12 +117,6 @@ def test_a_fit_has_some_tau_whatever_the_sample(fit: Fit, stages: int) -> None:
     assert fitted_tau(fit, np.zeros(4000, np.float32), 0.01, stages) == 0
 
 
-def test_most_stages_are_quarters_of_quarters() -> None:
-    assert [most_stages(density) for density in (1.0, 0.5, 0.25, 0.2, 0.0625, 0.01, 0.001)] == [
-        *[1, 1, 1, 2, 2, 4, 5]
-    ]
-
-
 # The number of stages.
 
 

@@ -48,16 +48,6 @@ def a_state(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in (state | changes).items() if value is not None}
 
 
-def test_a_state_that_fits_is_taken_over_and_shares_no_memory(make: Callable[..., Factors]) -> None:
-    given, power = a_state(), make()
-    power.load_state_dict(given)
-    result = power.state_dict()
-    assert_same(result, given)
-    given["errors"]["weight"].zero_()
-    given["qs"]["weight"].zero_()
-    assert_same(result, a_state())
-
-
 @in_turn(
     ("changes", "words"),
     [

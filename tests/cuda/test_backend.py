@@ -113,11 +113,3 @@ def test_arrays_go_to_a_device_and_back_side_by_side(gpu: Any, dtype: Any) -> No
     for array, expected in zip(fetched_all, due, strict=True):
         assert array.tolist() == expected.tolist()
     assert gpu.place_all([]) == gpu.fetch_all([]) == []
-
-
-def test_short_floats_are_their_bits(gpu: Any) -> None:
-    memory = gpu
-    halves = torch.tensor([0.0, 1.0, -2.0], dtype=torch.bfloat16)
-    assert fetched(memory, memory.array(halves[1:])).tolist() == [0x3F80, 0xC000]
-    with pytest.raises(AssertionError, match="strides"):
-        memory.array(torch.zeros(8)[::2])

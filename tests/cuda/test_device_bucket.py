@@ -149,30 +149,15 @@ def test_large_buckets(line: str, device: Ops) -> None:
     "line",
     [
         "wgt(density(0.05), momentum=0.9)",
-        "strom(0.01, clip=clip(2, to=2))",
-        "topk(0.1)",
-        "topk(0.1, sampled=True)",
         "chunked_topk(8, chunk=64)",
-        "linear(4)",
         "quantile(3, block=100, exempt=exempt(names=['*.bias']))",
-        "entropy(form='rms', floor=5, decay=0)",
         "entropy(decay=0)",
         "bf16",
-        "fp8",
     ],
 )
 def test_short_floats(line: str, dtype: torch.dtype, device: Ops) -> None:
     workers = both(device, line, dtype=dtype)
     for given in gradients(2, seed=1):
-        check_step(workers, given)
-
-
-@in_turn("rule", ["wgt", "bgt", "qgt", "strom"])
-@in_turn("tau", [1e-36, 1e-3, 0.3])
-def test_extreme_taus_and_values(rule: str, tau: float, device: Ops) -> None:
-    workers = both(device, f"{rule}({tau!r})", (1000, 3000))
-    for given in gradients(2, (1000, 3000), tau=tau):
-        given[1][::97] = 1e37
         check_step(workers, given)
 
 

@@ -69,18 +69,11 @@ def one_worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 LINES = [
-    *("wgt(0.05)", "bgt(0.05)", "qgt(0.05)", "strom(0.05)"),
     "wgt(density(0.1, every=2), momentum=0.5, exempt=exempt(names=['bias']))",
-    "topk(0.1)",
     "wgt(0.05) | quantile(3, block=64) | golomb_rice",
-    "chunked_topk(8, chunk=64)",
-    "random_k(0.1)",
-    "sign",
+    "topk(0.1)",
     "qsgd(decay=1)",
-    "natural(decay=1)",
-    "linear(4)",
     "fp16(decay=1)",
-    "fp8",
 ]
 
 

@@ -44,8 +44,8 @@ class ExchangeRecord:
     """What it sent of its gradient, by message; a parameter may occur in more than one."""
     sum_columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of sums that it reduced for all; what these leave out is a residual, too."""
-    refused: list[Callable[[], list[int]]] = field(default_factory=list)
-    """For messages of fixed size: see `Outgoing.refused`; ordinals of the parameters of the exchange."""
+    refused: list[tuple[bool, Callable[[], list[int]]]] = field(default_factory=list)
+    """For messages of fixed size, whether of a sum, and `Outgoing.refused`, by the exchange's ordinals."""
     compressing: list[Interval] = field(default_factory=list)
     decoding: list[Interval] = field(default_factory=list)
     waited_s: float = 0.0
@@ -208,7 +208,7 @@ class Pattern(ABC):
         else:
             record.sum_columns.append(outgoing.tallies)
         if self.worker.readback is not None:
-            record.refused.append(lambda: [ordinals[number] for number in outgoing.refused()])
+            record.refused.append((is_sum, lambda: [ordinals[number] for number in outgoing.refused()]))
         return outgoing
 
     def _is_refusal(self, payload: Payload) -> bool:
