@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from bits import same
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -122,19 +123,8 @@ def assert_close(actual: Tensors, expected: Tensors, times: float = 1.0) -> None
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Fails where two states differ in a name, a type or a bit."""
-    assert type(actual) is type(expected)
-    if isinstance(expected, dict):
-        assert actual.keys() == expected.keys()
-        for name, value in expected.items():
-            assert_same(actual[name], value)
-    elif isinstance(expected, list):
-        for one, other in zip(actual, expected, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, Tensor):
-        assert torch.equal(actual, expected)
-    else:
-        assert actual == expected
+    """Fails where two states differ in a name or a bit."""
+    assert same(actual, expected), (actual, expected)
 
 
 def refusal(attempt: Callable[[], Any]) -> str:

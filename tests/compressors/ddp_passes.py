@@ -315,9 +315,6 @@ def complex_parameters_are_two_real_numbers_each() -> None:
             run = complex_run(line, gradient_as_bucket_view=view)
             run.state.observe_next_step()
             assert_close(passes(run, "x x", 1024.0), plain, METHODS[line])
-        half = passes(complex_run("fp16", gradient_as_bucket_view=view), "x x")
-        for name, gradient in half.items():
-            torch.testing.assert_close(gradient, plain[name], rtol=2e-3, atol=5e-3)
     run = complex_run("wgt(0.5, reduction='sum')")
     run.state.observe_next_step()
     passes(run, "x")
@@ -327,8 +324,6 @@ def complex_parameters_are_two_real_numbers_each() -> None:
         "real": 4,
     }
     assert sorted(run.state.statistics) == ["image", "matrix", "real"]
-    for _ in range(2):
-        passes(run, "none x")
     saved = run.state.state_dict()
     assert any(tensor.any() for tensor in saved["residuals"].values())
     again = complex_run("wgt(0.5, reduction='sum')")

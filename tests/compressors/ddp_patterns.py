@@ -41,12 +41,12 @@ CASES += [("collective", line) for line in FIXED]
 @scenario(4, values=CASES[-6:-5])
 def a_pattern_keeps_what_a_method_promises(case: tuple[str, str]) -> None:
     pattern, line = case
-    keep_promises(line, pattern)
+    keep_promises(line, pattern=pattern)
 
 
 @scenario(3, values=[*PATTERNS, "collective"])
 def a_step_that_is_not_finite_is_refused_or_skipped_by_all_of_a_pattern(pattern: str) -> None:
-    refuse_or_skip("linear(4, block=50)" if pattern == "collective" else LINES[0], pattern)
+    refuse_or_skip("linear(4, block=50)" if pattern == "collective" else LINES[0], pattern=pattern)
 
 
 @scenario(3, values=FIXED)
