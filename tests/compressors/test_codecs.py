@@ -14,7 +14,7 @@ from messages import fenced, segments_of, words_of, write
 from updates import assert_same_update, check_by_the_page, draw_update, random_update
 
 from taugrad.compressors.ops.array import symbol_type
-from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes
+from taugrad.compressors.ops.cpu.bitpack import pack, packed_bytes, unpack
 from taugrad.compressors.ops.interface import Form
 from taugrad.compressors.wire import message
 from taugrad.compressors.wire.forms import FORMS, GRADIENT_FORMS
@@ -147,7 +147,14 @@ def test_raw_cannot_write_a_value_that_is_zero() -> None:
         messages.write(update, "raw")
 
 
-# What the kernels refuse of their callers; what readers refuse is in test_message.py.
+def test_symbols_that_threads_share_are_packed_alike() -> None:
+    k = 2**19 + 5  # shares have at least 2^18
+    symbols = np.random.default_rng(0).integers(0, 8, k, np.uint8)
+    one, other = (np.empty(packed_bytes(k, 3), np.uint8) for _ in range(2))
+    pack(symbols, 3, one)
+    pack(symbols, 3, other, threads=2)
+    assert one.tobytes() == other.tobytes()
+    assert np.array_equal(unpack(one, 3, k, threads=2), symbols)
 
 
 @in_turn("bits", range(1, 17))

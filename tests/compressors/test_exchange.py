@@ -217,11 +217,9 @@ SUM = ALIKE | {"reduction": "sum"}
 @in_turn(
     ("descriptions", "told"),
     [
-        ([ALIKE, SUM], "rank 0: reduction = mean, rank 1: reduction = sum"),
         ([ALIKE, SUM, ALIKE], "ranks 0, 2: reduction = mean, rank 1: reduction = sum"),
         ([SUM, *[ALIKE] * 7], "rank 0: reduction = sum, ranks 1, 2, 3, 4 and 3 more: reduction = mean"),
         ([ALIKE, {"kind": "wgt", "tau": "0.1"}], "rank 0: reduction = mean, rank 1: no reduction"),
-        ([ALIKE, {"kind": "none"}], "rank 0: kind = wgt, rank 1: kind = none"),
         (
             [{"tau": "1", "a": "1", "b": "1", "c": "1"}, {"tau": "2", "a": "2", "b": "2", "c": "2"}],
             "rank 0: tau = 1, rank 1: tau = 2; rank 0: a = 1, rank 1: a = 2; "

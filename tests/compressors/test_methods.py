@@ -138,6 +138,14 @@ def test_gradients_of_zero_are_held_back_when_asked(method: str) -> None:
     assert not any(tensor.any() for tensor in held.decoded)
 
 
+def test_what_is_kept_is_sent_behind_a_gradient_of_zero_unless_it_is_held_back() -> None:
+    for held in (False, True):
+        worker = Worker("strom(0.25)")
+        worker.step([np.ones(n, np.float32) for n in SIZES])  # takes 0.25 out, and keeps 0.75
+        sent = worker.step([np.zeros(n, np.float32) for n in SIZES], hold_back_zeros=held)
+        assert [tally.sent for tally in sent.tallies] == ([0] * len(SIZES) if held else list(SIZES))
+
+
 def test_what_is_held_back_does_not_lose_its_momentum() -> None:
     worker = Worker("wgt(0.02, momentum=0.9)")
     gradients = random_gradients(1)

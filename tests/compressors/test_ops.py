@@ -149,7 +149,7 @@ def check_sparse(
 def check_threshold(
     ops: Ops, rule: ThresholdRule, residuals: list[Floats], gradients: list[Floats], **more: Any
 ) -> None:
-    taus = [TAU, 0.1, 2.0, TAU, 1e-36, 0.5][: len(residuals)]
+    taus = [TAU, 0.1, 2.0, TAU, TAU, 1e-36][: len(residuals)]
     expected = [
         oracles.threshold(rule, *arguments) for arguments in zip(residuals, gradients, taus, strict=True)
     ]

@@ -68,17 +68,6 @@ def test_tau_is_exact_where_the_sample_is_everything(n: int, density: float) -> 
     assert tau == magnitudes[wanted - 1]
 
 
-@in_turn("density", [0.01, 0.1, 0.5])
-@in_turn("seed", range(4))
-def test_a_density_is_met_within_the_sampling_error(density: float, seed: int) -> None:
-    n = 300_000
-    gradient = gradient_of(n, seed)
-    tau = tau_of(policy_of(f"density({density})"), part_of(gradient), 0)
-    reached = float((gradient.abs() >= float(tau)).sum()) / n
-    # Of m samples, m x density reach tau; that share of all has a binomial's deviation, here five of them.
-    assert reached == pytest.approx(density, abs=5 * math.sqrt(density * (1 - density) / 2**14))
-
-
 @in_turn(
     ("values", "expected"),
     [
