@@ -91,7 +91,7 @@ class Simulated:
             averaging.begin([tensors[name].float() for name in averaging.pattern.names])
             for averaging, tensors in zip(self.averagings, given, strict=True)
         ]
-        means = run_lockstep(
+        means: list[Any] = run_lockstep(
             [averaging.complete(one) for averaging, one in zip(self.averagings, exchanges, strict=True)]
         )
         for averaging in self.averagings:

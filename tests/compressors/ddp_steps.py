@@ -59,14 +59,14 @@ class Turns:
     """Two optimizers in turn, each with a pass of its own and only its own gradients to clear."""
 
     def __init__(
-        self, method: str | None, clearing: tuple[str, bool], sharded: bool = False, **options: float
+        self, method: str | None, clearing: tuple[str, bool], sharded: bool = False, **options: Any
     ) -> None:
         self.plain, self.model = halves(sharded)
         self.clearing = clearing
         compress: Callable[..., Any] = compress_gradients
         if sharded:
             compress = lambda model, method: compress_replicas(model, islands()["replicate"], method)  # noqa: E731
-        self.state = None if method is None else compress(self.model, method)
+        self.state: Any = None if method is None else compress(self.model, method)
         self.optimizers = {
             name: torch.optim.SGD(getattr(self.plain, name).parameters(), **options)
             for name in ("one", "two")
@@ -81,7 +81,7 @@ class Turns:
             self.optimizers[name].zero_grad(set_to_none=to_none)
         overflows = index == spoiled and dist.get_rank() == 1
         turn(self.model, self.plain, index, name, scale=math.inf if overflows else 1.0)
-        skipped = self.state is not None and self.state.last_step.skipped
+        skipped: bool = self.state is not None and self.state.last_step.skipped
         if not skipped:
             self.optimizers[name].step()
         if when == "after":

@@ -42,8 +42,7 @@ def check(words: Words, signed: bool, block_log2: int = 12) -> bytes:
     )
     n = int(words[-1] >> 1) + 1 if words.size else 0
     for behind in (b"", b"values"):  # which are not read
-        body = np.frombuffer(section + behind, np.uint8)
-        found, used = golomb_rice.read(body, n, words.size, signed)
+        found, used = golomb_rice.read(np.frombuffer(section + behind, np.uint8), n, words.size, signed)
         np.testing.assert_array_equal(found, expected)
         assert used == len(section) == size_of(words, signed, block_log2)
     body = page_decoder.Body(section)
