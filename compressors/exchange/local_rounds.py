@@ -60,7 +60,11 @@ class Agreed:
     def begin(cls, weights: Sequence[Tensor], buffers: Mapping[str, Tensor], fields: LocalFields) -> "Agreed":
         """Begins with a model's weights, which it takes over, and buffers, which it copies."""
         # Initialized to -0.0, the additive identity, so that the first momentum equals the first mean.
-        momentum = [empty_like(weight).fill_(-0.0) for weight in weights if fields.outer.momentum]
+        momentum = [
+            torch.full_like(weight, -0.0, pin_memory=weight.is_pinned())
+            for weight in weights
+            if fields.outer.momentum
+        ]
         return cls(list(weights), {name: buffer.clone() for name, buffer in buffers.items()}, momentum)
 
 
@@ -353,7 +357,7 @@ class Fragment:
         return InFlight(int(saved["merge_at"]), ExchangeRecord(traffic, [column]), lambda: result)
 
 
-class LocalRounds:
+class FragmentRounds:
     """A worker with a model of its own, and the weights that all agreed on last.
 
     The worker's optimizer is not touched.
@@ -363,10 +367,54 @@ class LocalRounds:
         every: steps (or examples) from one sending of a fragment to the next; 0: only when told. It may
             change between two steps, on all workers alike.
         fragments: of the model.
-        traffic: of what was merged.
+        traffic: of what was merged, by worker, or by member's slot.
         steps: so far.
         progress: so far, in what `every` counts.
     """
+
+    fragments: Sequence[Fragment]
+
+    def __init__(self, agreed: Agreed, every: float, model: nn.Module | None, workers: int) -> None:
+        """Begins; the model's buffers are exchanged, too, if it is given."""
+        self.agreed, self.every, self._model, self.traffic = agreed, every, model, Traffic(workers)
+        self.steps, self.progress = 0, 0.0
+
+    def _count(self, amount: float, examples: float | None) -> None:
+        """Counts a step."""
+        self.steps, self.progress = self.steps + 1, self.progress + amount
+        for fragment in self.fragments:
+            fragment.part.examples += examples or 0.0
+
+    def shared_state(self) -> dict[str, Any]:
+        """What all workers have in common beside the agreed weights: plain numbers and tensors."""
+        return {"steps": self.steps, "fragments": [fragment.shared_state() for fragment in self.fragments]}
+
+    def worker_state(self) -> dict[str, Any]:
+        """What only this worker has; waits for what is on its way."""
+        return {
+            "progress": self.progress,
+            "fragments": [fragment.worker_state() for fragment in self.fragments],
+        }
+
+    def load_shared(self, shared: Mapping[str, Any]) -> None:
+        """Restores what `shared_state` returned; raises ValueError where it is of other fragments."""
+        if len(shared["fragments"]) != len(self.fragments):
+            raise ValueError(
+                f"the state of {len(shared['fragments'])} fragments, this run has {len(self.fragments)}"
+            )
+        self.steps = int(shared["steps"])
+        for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
+            fragment.load_shared(saved)
+
+    def load_worker_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
+        self.progress = float(state["progress"])
+        for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
+            fragment.load_worker_state(saved)
+
+
+class LocalRounds(FragmentRounds):
+    """The rounds of a worker in a fixed group."""
 
     def __init__(
         self,
@@ -386,24 +434,22 @@ class LocalRounds:
 
         The worker's passes run where residuals lie; the names are of all parameters, and each part has the
         ordinals of a fragment's. The methods are those of what workers send, and of sums on the way back. The
-        parameters may be of any shape and floating dtype; of DTensors, the local shards are exchanged. The
-        model's buffers are exchanged, too, if it is given.
+        parameters may be of any shape and floating dtype; of DTensors, the local shards are exchanged.
         """
-        self.agreed, self.every, self._fields, self._group, self._model = agreed, every, fields, group, model
-        self.traffic = Traffic(group.workers)
+        super().__init__(agreed, every, model, group.workers)
+        self._fields, self._group = fields, group
         method, downlink = methods
         downlink = downlink_method(method) if downlink is None else downlink
         if fields.exchange == "weights":
             method, downlink = self_contained(method), self_contained(downlink)
         self._keeps_residuals = isinstance(method, CompressedMethod) and method.keeps_residuals
-        self.fragments = []
+        self.fragments = list[Fragment]()
         for number, ordinals in enumerate(parts):
             sizes = {names[ordinal]: agreed.weights[ordinal].numel() for ordinal in ordinals}
             pattern = pattern_for(fields.pattern, method, downlink, worker, sizes, sites=sites)
             self.fragments.append(
                 Fragment(group, pattern, f"round {number}", ordinals, agreed, parameters, fields)
             )
-        self.steps, self.progress = 0, 0.0
         self._finished: int | None = None
         """A worker that has no more rounds in its `finish()`, while this one has not begun its own."""
         self._unit: float | None = None
@@ -444,10 +490,9 @@ class LocalRounds:
         any. `due`: all fragments are to be sent, whatever `every` says. Returns whether anything was merged.
         Raises NonFiniteWeight, PeerLost, WorkersDisagree or CorruptMessage as `LocalSteps.step` does.
         """
-        self.steps, self.progress = self.steps + 1, self.progress + amount
+        self._count(amount, examples)
         merged = False
         for fragment in self.fragments:
-            fragment.part.examples += examples or 0.0
             if fragment.in_flight is not None and self.steps >= fragment.in_flight.merge_at:
                 merged |= yield from self._merge(fragment, step)
         # Where workers take unequal steps, what is due in one step of a worker is due in several of another.
@@ -545,30 +590,14 @@ class LocalRounds:
     # States.
 
     def shared_state(self) -> dict[str, Any]:
-        """What all workers have in common beside the agreed weights: plain numbers and tensors."""
-        fragments = [fragment.shared_state() for fragment in self.fragments]
-        return {"steps": self.steps, "unit": self._unit, "fragments": fragments}
+        return {**super().shared_state(), "unit": self._unit}
 
     def worker_state(self) -> dict[str, Any]:
-        """What only this worker has; waits for what is on its way, which is not merged sooner."""
-        fragments = [fragment.worker_state() for fragment in self.fragments]
-        return {"workers": self._group.workers, "progress": self.progress, "fragments": fragments}
+        return {**super().worker_state(), "workers": self._group.workers}
 
     def load_shared(self, shared: Mapping[str, Any]) -> None:
-        """Restores what `shared_state` returned; raises ValueError where it is of other fragments."""
-        if len(shared["fragments"]) != len(self.fragments):
-            raise ValueError(
-                f"the state of {len(shared['fragments'])} fragments, this run has {len(self.fragments)}"
-            )
-        self.steps, self._unit, self._finished = int(shared["steps"]), shared["unit"], None
-        for fragment, saved in zip(self.fragments, shared["fragments"], strict=True):
-            fragment.load_shared(saved)
-
-    def load_worker_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `worker_state` gave to the same worker; raises ValueError if it does not fit."""
-        self.progress = float(state["progress"])
-        for fragment, saved in zip(self.fragments, state["fragments"], strict=True):
-            fragment.load_worker_state(saved)
+        super().load_shared(shared)
+        self._unit, self._finished = shared["unit"], None
 
     def reshard(self, states: Sequence[Mapping[str, Any]], models: Sequence[FormerModel]) -> None:
         """Takes over what another number of workers had; `load_shared` comes before it.
@@ -594,11 +623,6 @@ def on_host(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     dtype, pinned = dtype or tensor.dtype, tensor.is_cuda
     copy = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=pinned)
     return copy.copy_(tensor).reshape(-1)
-
-
-def empty_like(tensor: Tensor) -> Tensor:
-    """An empty tensor, pinned where another one is."""
-    return torch.empty_like(tensor, pin_memory=tensor.is_pinned())
 
 
 def fragments_of(sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -1,19 +1,14 @@
 """A fixed group goes on as members, and these as a fixed group; see ddp.py."""
 
-import tempfile
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from ddp import everyone, refusal, scenario, through_a_file
+from ddp_islands import coordinator
 from torch import Tensor, nn
 
-from taugrad.compressors import LocalSteps, Members, Outer
-from taugrad.compressors.exchange.members.server import CoordinatorServer, TableFile
-
-KEY = b"0123456789abcdef0123456789abcdef"
+from taugrad.compressors import LocalSteps, Outer
 
 
 def made(**options: Any) -> tuple[nn.Module, torch.optim.Optimizer, LocalSteps]:
@@ -49,15 +44,7 @@ def agreed(net: nn.Module, local: LocalSteps) -> list[Tensor]:
 def a_fixed_group_goes_on_as_members_and_these_as_a_fixed_group() -> None:
     """Each time amid an interval: what is agreed in the end is what it would have been."""
     rank = dist.get_rank()
-    with ExitStack() as ending:
-        address = ""
-        if rank == 0:
-            folder = Path(ending.enter_context(tempfile.TemporaryDirectory()))
-            server = CoordinatorServer("0", KEY, TableFile(folder / "run.db"))
-            server.start()
-            ending.callback(server.close)
-            address = server.address
-        members = Members(everyone(address)[0], KEY, max_members=4, min_members=2, wait=60)
+    with coordinator(min_members=2, quorum=0.5) as members:
         net, optimizer, fixed = made()
         torch.manual_seed(1 + rank)
         train(net, optimizer, fixed, 6)
@@ -91,4 +78,3 @@ def a_fixed_group_goes_on_as_members_and_these_as_a_fixed_group() -> None:
         fixed.finish()
         for now, then in zip(agreed(net, fixed), expected, strict=True):
             torch.testing.assert_close(now, then, rtol=1e-5, atol=1e-6)
-        dist.barrier()

@@ -30,20 +30,10 @@ def make(members: Members, **options: object) -> tuple[nn.Module, torch.optim.Op
     if dist.is_initialized():
         fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    compressor, outer = (
-        "strom(density(0.2, every=1)) | golomb_rice",
-        Outer(lr=0.7, momentum=0.9, nesterov=True),
-    )
     local = LocalSteps(
-        model,
-        optimizer,
-        every=3,
-        compressor=compressor,
-        unsent="1/n",
-        outer=outer,
-        members=members,
-        **options,
-    )
+        model, optimizer, every=3, compressor="strom(density(0.2, every=1)) | golomb_rice", unsent="1/n",
+        outer=Outer(lr=0.7, momentum=0.9, nesterov=True), members=members, **options,
+    )  # fmt: skip
     return model, optimizer, local
 
 
@@ -71,14 +61,8 @@ def noticed(notices: list[int]) -> bool:
 
 def main(coordinator: str, key_file: str, checkpoint: str, log: str, options: str = "{}") -> None:
     torch.set_num_threads(1)
-    members = Members(
-        coordinator,
-        key=Path(key_file).read_bytes(),
-        max_members=4,
-        silent_after=3,
-        round_within=10,
-        leave_within=20,
-    )
+    key, within = Path(key_file).read_bytes(), {"round_within": 10, "leave_within": 20}
+    members = Members(coordinator, key=key, max_members=4, silent_after=3, **within)
     kept = json.loads(options)
     if island := kept.pop("island", None):
         rank, size, file = island

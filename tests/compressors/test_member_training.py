@@ -35,11 +35,16 @@ STEPS = 12
 
 
 @pytest.fixture
-def coordinator(tmp_path):
+def server(tmp_path):
     server = CoordinatorServer("0", KEY, TableFile(tmp_path / "run.db"))
     server.start()
-    yield server.address
+    yield server
     server.close()
+
+
+@pytest.fixture
+def coordinator(server):
+    return server.address
 
 
 def members(coordinator: str, **options) -> Members:
@@ -163,16 +168,13 @@ def test_members_round_by_random_numbers_of_their_own():
 
 
 def test_members_weigh_by_their_examples(coordinator):
-    def start() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps]:
-        model = torch.nn.Linear(4, 3, dtype=torch.float64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        who = members(coordinator, min_members=2)
-        return model, optimizer, LocalSteps(model, optimizer, every_examples=24, members=who)
-
     batches, ended, ready, began = (8, 16), {}, Event(), {}
 
     def work(rank: int) -> None:
-        model, optimizer, local = start()
+        model = torch.nn.Linear(4, 3, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        who = members(coordinator, min_members=2)
+        local = LocalSteps(model, optimizer, every_examples=24, members=who)
         if rank:
             assert ready.wait(60)
         local.join()
@@ -209,15 +211,12 @@ def test_a_last_round_of_few_examples_enlarges_no_residual(coordinator, examples
     local.join()
     train(torch.nn.Sequential(model, torch.nn.Linear(30, 5)), optimizer, torch.Generator().manual_seed(1))
     local.step(examples=256)
-    before, (fragment,) = (
-        [weights.clone() for weights in local._rounds.agreed.weights],
-        local._rounds._fragments,
-    )
+    before, (fragment,) = torch.cat(local._rounds.agreed.weights), local._rounds.fragments
     residual = torch.cat([tensor.clone() for tensor in fragment.pattern.unsent()])
     assert residual.any()
     local.step(examples=examples)  # without a move
     local.finish()
-    moved = torch.cat([old - new for old, new in zip(before, local._rounds.agreed.weights, strict=True)])
+    moved = before - torch.cat(local._rounds.agreed.weights)
     torch.testing.assert_close(moved + torch.cat(fragment.pattern.unsent()), residual)
 
 
@@ -279,24 +278,23 @@ def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coordinator, kind):
     def make_with_moments():
         model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
-        optimizer = kind(
-            model.parameters(), lr=0.01, **({"momentum": 0.9} if kind is torch.optim.SGD else {})
-        )
-        return (
-            model,
-            optimizer,
-            LocalSteps(model, optimizer, every=3, members=members(coordinator, moments=True)),
-        )
+        options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        optimizer = kind(model.parameters(), lr=0.01, **options)
+        who = members(coordinator, moments=True)
+        return model, optimizer, LocalSteps(model, optimizer, every=3, members=who)
 
-    model, optimizer, donor = make_with_moments()
+    drawing, ends = torch.Generator().manual_seed(1), Event()
+
+    def learn(model, optimizer, local, steps: int) -> None:
+        for _ in range(steps):
+            train(model, optimizer, drawing)
+            local.step()
+
+    _, optimizer, donor = first = make_with_moments()
     donor.join()
-    drawing = torch.Generator().manual_seed(1)
-    for _ in range(STEPS + 1):
-        train(model, optimizer, drawing)
-        donor.step()
+    learn(*first, STEPS + 1)
     given = moments(optimizer)
     assert len(given) == {torch.optim.AdamW: 12, torch.optim.SGD: 4, torch.optim.Adagrad: 8}[kind]
-    ends = Event()
 
     def serve() -> None:  # without training: its moments stay
         while not ends.wait(0.01):
@@ -305,27 +303,21 @@ def test_a_new_member_takes_the_moments_of_another_and_keeps_its_own_later(coord
     with ThreadPoolExecutor(1) as pool:
         serving = pool.submit(serve)
         try:
-            model, optimizer, joiner = make_with_moments()
+            _, optimizer, joiner = second = make_with_moments()
             joiner.join()
             assert joiner.membership.round >= STEPS // 3
-            for taken, expected in zip(moments(optimizer), given, strict=True):
-                assert torch.equal(taken, expected)
-            for _ in range(3):
-                train(model, optimizer, drawing)
-                joiner.step()
+            assert all(map(torch.equal, moments(optimizer), given))
+            learn(*second, 3)
             own, saved, state = moments(optimizer), optimizer.state_dict(), joiner.state_dict()
             assert not torch.equal(own[-1], given[-1])
             joiner.leave()
-            state["rounds"]["hello"]["state"] = (
-                None  # it has no round to go on from, and takes the state anew
-            )
-            model, optimizer, joiner = make_with_moments()
+            state["rounds"]["hello"]["state"] = None  # it takes the state anew
+            _, optimizer, joiner = make_with_moments()
             optimizer.load_state_dict(saved)
             joiner.load_state_dict(state)
             joiner.join()
             assert joiner.membership.restores == 2
-            for kept, expected in zip(moments(optimizer), own, strict=True):
-                assert torch.equal(kept, expected)
+            assert all(map(torch.equal, moments(optimizer), own))
             joiner.leave()
         finally:
             ends.set()
@@ -430,7 +422,7 @@ def test_an_offer_that_is_in_no_round_when_its_member_leaves_is_in_its_state(coo
     again = Trainee(who, joins=False, delay_steps=1)
     again.go_on_from(state)
     assert again.local.membership.dropped == 0
-    assert again.local._rounds._fragments[0].pending.any()
+    assert again.local._rounds.fragments[0].pending.any()
     again.local.leave()
 
 
@@ -478,7 +470,7 @@ def test_a_member_whose_round_was_applied_in_part_has_no_state(coordinator, monk
     one.step(2)
     one.learn()
     local = one.local
-    monkeypatch.setattr(local._rounds._fragments[0], "apply", stop)
+    monkeypatch.setattr(local._rounds.fragments[0], "apply", stop)
     with pytest.raises(KeyboardInterrupt):
         local.step()
     for state in (local.state_dict(), local.leave() or local.state_dict()):
@@ -524,7 +516,7 @@ def test_what_is_taken_over_too_late_to_be_given_on_counts_as_lost(coordinator, 
     one = Trainee(members(coordinator))
     one.step()
     local, rounds, member = one.local, one.local._rounds, one.local._rounds._session.member
-    update = torch.full_like(rounds._fragments[0].pending, 2.0)
+    update = torch.full_like(rounds.fragments[0].pending, 2.0)
 
     def give(data: Any) -> None:
         late = joined(to_bytes([update.bfloat16()]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))
@@ -542,7 +534,7 @@ def test_a_member_with_a_shard_gives_on_what_it_took_over(coordinator, monkeypat
     one.local.lease()
     one.step()
     local, rounds, member, given = one.local, one.local._rounds, one.local._rounds._session.member, []
-    update = torch.full_like(rounds._fragments[0].pending, 2.0).bfloat16()
+    update = torch.full_like(rounds.fragments[0].pending, 2.0).bfloat16()
     rounds._do(TakeOver(joined(to_bytes([update]), np.array([(8.0, 0)], "<f8, <i8").view(np.uint8))))
 
     def give(data: Any) -> None:
@@ -600,7 +592,7 @@ def test_a_state_that_is_saved_when_no_coordinator_answers_has_the_offer_and_lat
     one = Trainee(members(coordinator, min_members=2), delay_steps=2)
     one.step(4)
     local = one.local
-    fragment = local._rounds._fragments[0]
+    fragment = local._rounds.fragments[0]
     sent, at_sending = local._rounds._offer[1], fragment.part.at_sending
     after = torch.cat([old - new for old, new in zip(at_sending, fragment._weights(), strict=True)])
     local._rounds._session.close()
@@ -649,9 +641,7 @@ def test_the_last_one_of_too_few_is_told_and_keeps_its_last_update(coordinator):
     assert local.state_dict()["rounds"]["fragments"][0]["pending"].any()
 
 
-def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(tmp_path):
-    server = CoordinatorServer("0", KEY, TableFile(tmp_path / "run.db"))
-    server.start()
+def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(server):
     trained = [Trainee(members(server.address, min_members=2), joins=False) for _ in range(2)]
     first, second = (one.local for one in trained)
     first.join()
@@ -668,7 +658,6 @@ def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(tmp_path):
         trained[1].step()
         second.finish()
         ends.result()
-    server.close()
     for local in (first, second):
         assert (local.membership.missed, local.membership.dropped) == (0, 0)
         assert not local.state_dict()["rounds"]["fragments"][0]["pending"].any()

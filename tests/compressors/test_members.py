@@ -96,7 +96,7 @@ def run(schedule) -> World:
         world.start_coordinator(accept_older=True)
         saved = max(
             world.checkpoints.values(),
-            key=lambda saved: (saved.state.round, saved.state.ballot),
+            key=lambda saved: (saved.hello.state.round, saved.hello.state.ballot),
             default=None,
         )
         world.start(1.0, saved)

@@ -94,14 +94,9 @@ class Ledger:
 
 @dataclass
 class Checkpoint:
+    hello: Hello
     kept: int
-    shards: set[int]
     agreed: tuple[int, int]
-    state: StateId
-    offered: int
-    incarnation: int
-    run: str
-    epoch: int
 
 
 class Process:
@@ -117,16 +112,7 @@ class Process:
         hello = Hello(process=name, rules=world.rules)
         if checkpoint is not None:
             self.ledger.agreed, self.ledger.chain = checkpoint.agreed
-            hello = hello.model_copy(
-                update={
-                    "run": checkpoint.run,
-                    "epoch": checkpoint.epoch,
-                    "previous": checkpoint.incarnation,
-                    "state": checkpoint.state,
-                    "offered": checkpoint.offered,
-                    "shards": tuple(checkpoint.shards),
-                }
-            )
+            hello = checkpoint.hello.model_copy(update={"process": name})
         self.incarnations: set[int] = set()
         self.member = Member(hello, world.now, retry_s=0.5, wait_s=300.0, chunk_bytes=10)
         self.trained_at = world.now + step_s
@@ -144,12 +130,7 @@ class Process:
 
     @property
     def is_active(self) -> bool:
-        view = self.member.view
-        return (
-            self.runs
-            and view is not None
-            and any(p.incarnation == self.member.incarnation and not p.joining for p in view.peers)
-        )
+        return self.runs and self.member.is_active
 
     def receive(self, sender: int, data: np.ndarray) -> None:
         message = from_bytes(data, f"{sender}")
@@ -218,8 +199,8 @@ class Process:
                     saved, self.checkpoint = self.checkpoint, None
                     if step.residual_counts:
                         ledger.restored = ledger.residual = saved.kept
-                        ledger.shards = set(saved.shards)
-                        world.restored.append((saved.incarnation, saved.offered))
+                        ledger.shards = set(saved.hello.shards)
+                        world.restored.append((saved.hello.previous, saved.hello.offered))
                 elif not step.residual_counts:
                     ledger.drop()
             case member.Withdrawn():
@@ -250,15 +231,11 @@ class Process:
                 ledger.taken_over, ledger.residual = ledger.taken_over + amount, ledger.residual + amount
 
     def save(self) -> Checkpoint | None:
-        applied, view = self.member.applied, self.member.view
-        if applied is None or view is None or not self.member.incarnation or self.checkpoint is not None:
+        """Between two steps, as in a training; None where there is nothing to save."""
+        side, ledger = self.member, self.ledger
+        if side.applied is None or not side.incarnation or self.checkpoint is not None or side.waits:
             return None
-        agreed = (self.ledger.agreed, self.ledger.chain)
-        if self.member.waits:  # in a training, checkpoints are saved between steps
-            return None
-        offered, incarnation = self.member.offered, self.member.incarnation
-        kept, shards = self.ledger.kept, set(self.ledger.shards)
-        return Checkpoint(kept, shards, agreed, applied, offered, incarnation, view.run, view.epoch)
+        return Checkpoint(side.hello, ledger.kept, (ledger.agreed, ledger.chain))
 
 
 class World:
@@ -367,11 +344,9 @@ class World:
                     self._note_amount(process, message)
                 self.transmit(process.name, "coordinator", COORDINATOR, data)
             else:
-                names = [
-                    p.name for p in self.processes.values() if to in (p.member.incarnation, *p.incarnations)
-                ]
-                for name in names:
-                    self.transmit(process.name, name, process.member.incarnation, data)
+                for one in self.processes.values():
+                    if to in (one.member.incarnation, *one.incarnations):
+                        self.transmit(process.name, one.name, process.member.incarnation, data)
 
     def _note_amount(self, process: Process, report: Report) -> None:
         """A member alone sends its offer to nobody."""

@@ -123,10 +123,9 @@ class Table(_Durable):
     leases: dict[int, LeasedShard] = {}
     """By shard, of those that are in none but the latest rounds."""
 
-    def lease(self, incarnation: int, offer: int, shard: int | None = None) -> int:
-        """Gives a member a shard: a certain one, one that was returned, or the next."""
-        if shard is None:
-            shard = next((number for number in self.leases if self.is_returned(number)), self.shards)
+    def lease(self, incarnation: int, offer: int) -> int:
+        """Gives a member a shard: one that was returned, or the next."""
+        shard = next((number for number in self.leases if self.is_returned(number)), self.shards)
         self.shards = max(self.shards, shard + 1)
         self.leases[shard] = LeasedShard(incarnation=incarnation, offer=offer)
         return shard
@@ -301,7 +300,7 @@ class Coordinator:
         )
         self._statuses[incarnation] = _Status(now)
         for shard in filter(table.is_returned, hello.shards if counts else ()):
-            table.lease(incarnation, hello.offered + 1, shard)
+            table.leases[shard] = LeasedShard(incarnation=incarnation, offer=hello.offered + 1)
         log.info("slot %d, incarnation %d, joins from %s", free[0], incarnation, hello.endpoint)
         self._changed()
         return incarnation, None

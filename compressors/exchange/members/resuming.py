@@ -32,7 +32,7 @@ def fitting(
 
 
 def _is_of_member(state: Mapping[str, Any]) -> bool:
-    return "hello" in state["rounds"] or "island" in state["rounds"]
+    return "hello" in state["rounds"]
 
 
 def _group_states(states: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

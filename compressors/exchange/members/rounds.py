@@ -37,7 +37,7 @@ from ...methods import Method
 from ..addresses import source_address
 from ..carrier import Payload
 from ..keys import require_long_enough
-from ..local_rounds import Agreed
+from ..local_rounds import Agreed, FragmentRounds
 from ..mesh import most_bytes_of
 from ..patterns.base import ExchangeRecord
 from ..side_channel import buffer_fields
@@ -158,20 +158,19 @@ def _joining(
     return call
 
 
-class MemberRounds:
-    """A member with a model of its own, and the weights that all members agreed on last.
+class MemberRounds(FragmentRounds):
+    """The rounds of a member.
 
     Of an island, each process has such an object, and all call the same methods together. The leader's is the
     member; the others have its membership alone, no weights and no connections.
 
     Attributes:
-        agreed: the agreed weights, outer momentum and buffers.
-        every: steps from one hand-in to the next.
         membership: counts.
-        traffic: of what was merged, by slot.
         has_joined: whether it is too late to load a state.
         place: of an island, this process's rank and the number of processes, as states have it.
     """
+
+    fragments: list[MemberFragment]
 
     def __init__(
         self,
@@ -197,22 +196,22 @@ class MemberRounds:
         weigh by theirs. `frozen` has the parameters that are not exchanged. Of an island, both kinds of
         parameters are stand-ins.
         """
-        self._island, self.every, self.membership, self.has_joined = island, every, Membership(), False
+        super().__init__(Agreed([], {}, []), every, model, members.max_members)
+        self._island, self.membership, self.has_joined = island, Membership(), False
         self.place = None if island is None else [island.rank, island.size]
-        self.traffic, self.agreed = Traffic(members.max_members), Agreed([], {}, [])
-        self._parameters, self._fragments = parameters, list[MemberFragment]()
+        self._parameters, self.fragments = parameters, []
         unit = every if by_examples else None
 
         def make() -> None:
             worker, self.agreed = begin()
             for ordinals in parts:
-                self._fragments.append(
+                self.fragments.append(
                     MemberFragment(method, worker, names, ordinals, self.agreed, parameters, fields, unit)
                 )
 
         self.together(make)
-        self._members, self._frozen, self._model, self._optimizers = members, frozen, model, optimizers
-        self.steps, self.progress, self._unit, self._sums = 0, 0.0, unit, method.reduction == "sum"
+        self._members, self._frozen, self._optimizers = members, frozen, optimizers
+        self._unit, self._sums = unit, method.reduction == "sum"
         self._step = Step()
         tensors = {name: value for name, value in settings.items() if " " in name}
         digest = _digest(json.dumps(list(tensors.items())))
@@ -266,7 +265,7 @@ class MemberRounds:
             )  # fmt: skip
             finalize(self, self._session.close)
         self._follow(lambda side: side.is_active and not side.waits)
-        for fragment in self._fragments:
+        for fragment in self.fragments:
             fragment.sent_at = self.progress
             fragment.begin_anew(self.steps)
         self._continue()
@@ -291,7 +290,7 @@ class MemberRounds:
         """Waits for the number of a shard, from 0, that no other member has or has learned from."""
         self.join()
         session = self._connected
-        if len(self._fragments) > 1 or self._delay:
+        if len(self.fragments) > 1 or self._delay:
             raise ValueError("lease() with fragments or a delay: what a shard teaches must be in one offer")
         session.call(session.member.lease)
         self._follow(lambda side: not side.asks_shard and (self._trains or side.is_active))
@@ -310,7 +309,7 @@ class MemberRounds:
         self._follow(lambda side: not side.waits or monotonic() > until)
         if self._away is not None:
             self._continue()
-        fragments, examples = self._fragments, 0.0
+        fragments, examples = self.fragments, 0.0
         rest = torch.cat([tensor for fragment in fragments for tensor in fragment.pattern.unsent()])
         if session.member.shards:  # others learn from these, all of them
             rest = rest + self._taken_over
@@ -353,20 +352,19 @@ class MemberRounds:
     @_joining
     def advance(self, step: Step, amount: float, examples: float | None) -> bool:
         """Called after each step of the optimizer: see `LocalRounds.advance`. Raises MemberRefused."""
-        self._step, self.steps, self.progress = step, self.steps + 1, self.progress + amount
-        for fragment in self._fragments:
-            fragment.part.examples += examples or 0.0
+        self._step = step
+        self._count(amount, examples)
         if self._session is None:
             self.join()
             return True
-        is_due = self.progress - self._fragments[0].sent_at >= self.every / len(self._fragments)
+        is_due = self.progress - self.fragments[0].sent_at >= self.every / len(self.fragments)
         merges = self._away is not None and (is_due or self.steps >= self._merge_at)
         self._follow(lambda side: side.is_active or (self._trains and not (is_due or merges)))
         merges |= not self._trains
         if merges:
             self._merge()
         if is_due:
-            self._hand_in(min(self._order, key=lambda number: self._fragments[number].sent_step))
+            self._hand_in(min(self._order, key=lambda number: self.fragments[number].sent_step))
             if self._delay:
                 self._away, self._merge_at = self._offer and self._offer[0], self.steps + self._delay
                 self._connected.member.trains = True
@@ -399,7 +397,7 @@ class MemberRounds:
             unsent = [
                 number
                 for number in self._order
-                if self.steps > self._fragments[number].sent_step or self._fragments[number].pending.any()
+                if self.steps > self.fragments[number].sent_step or self.fragments[number].pending.any()
             ]
             if not unsent:
                 break
@@ -410,12 +408,12 @@ class MemberRounds:
     @property
     def _trains(self) -> bool:
         """Whether the model may be trained: it has continued from the agreed weights, or will later."""
-        return all(fragment.trains or fragment is self._away for fragment in self._fragments)
+        return all(fragment.trains or fragment is self._away for fragment in self.fragments)
 
     @property
     def _order(self) -> list[int]:
         """The fragments' numbers, from that of the next round."""
-        view, count = self._connected.member.view, len(self._fragments)
+        view, count = self._connected.member.view, len(self.fragments)
         last = 0 if view is None else view.last
         return [(last + number) % count for number in range(count)]
 
@@ -459,7 +457,7 @@ class MemberRounds:
             case member.TakeOver():
                 membership.taken_over += 1
                 data, numbers = split(step.data, "a member that leaves")
-                residual = torch.cat([fragment.zeros() for fragment in self._fragments]).bfloat16()
+                residual = torch.cat([fragment.zeros() for fragment in self.fragments]).bfloat16()
                 copy_bytes(data, [residual])
                 self._keep(residual.float(), _read_numbers(numbers, 1, "a member that leaves")[0])
                 self._taken_over = self._taken_over + residual.float()
@@ -473,9 +471,9 @@ class MemberRounds:
     def _restore(self, step: member.Restore) -> None:
         self.membership.restores += 1
         moments, tensors = split(step.data, "the member that gave its state")
-        moves = [one.pseudo_gradient() if one.trains else None for one in self._fragments]
+        moves = [one.pseudo_gradient() if one.trains else None for one in self.fragments]
         copy_bytes(tensors, self._state)
-        for one, moved in zip(self._fragments, moves, strict=True):
+        for one, moved in zip(self.fragments, moves, strict=True):
             one.move_again(moved)
         if moments.size and not has_moments(self._optimizers):
             load_moments(moments, self._optimizers)
@@ -490,21 +488,21 @@ class MemberRounds:
         if step.void_from is not None:
             self.membership.voided += 1
             log.warning("rounds from %d on, which this member had applied, are void", step.void_from)
-        for fragment in self._fragments:
+        for fragment in self.fragments:
             fragment.set_aside()
         if not step.residual_counts:
             self._drop()
 
     def _keep(self, update: Tensor, examples: float) -> None:
         """Adds what is of the whole model to the next offers."""
-        sizes = [fragment.pending.numel() for fragment in self._fragments]
-        for fragment, part in zip(self._fragments, torch.split(update, sizes), strict=True):
+        sizes = [fragment.pending.numel() for fragment in self.fragments]
+        for fragment, part in zip(self.fragments, torch.split(update, sizes), strict=True):
             fragment.keep(part, examples)
 
     def _drop(self) -> None:
         """Forgets what is not sent, which counts as lost."""
         self._taken_over = 0.0
-        if squares := sum(fragment.forget() for fragment in self._fragments):
+        if squares := sum(fragment.forget() for fragment in self.fragments):
             self._lose(squares)
 
     def _lose(self, squares: float) -> None:
@@ -518,16 +516,16 @@ class MemberRounds:
             sender = f"the member of slot {slot}"
             message, rest = split(offer, sender)
             numbers, sent = split(rest, sender)
-            examples, number = _read_numbers(numbers, len(self._fragments), sender)
+            examples, number = _read_numbers(numbers, len(self.fragments), sender)
             offers.setdefault(number, {})[slot] = message
             buffers += [sent] if sent.size else []
             total, received = total + examples, received + message.size
         for number, messages in offers.items():
             whole: float = len(step.offers)
             if self._unit is not None:
-                least = whole * self._fragments[number].least_examples
+                least = whole * self.fragments[number].least_examples
                 whole = (max(total, least) or 1.0) / self._unit
-            self._fragments[number].merge(messages, 1.0 if self._sums else len(messages) / whole)
+            self.fragments[number].merge(messages, 1.0 if self._sums else len(messages) / whole)
         if buffers:
             copy_bytes(buffers[0], list(self.agreed.buffers.values()))
         if step.included and self._offer is not None:
@@ -548,8 +546,8 @@ class MemberRounds:
 
     def _note(self, state: StateId) -> None:
         self.membership.round = state.round
-        for later, fragment in enumerate(reversed(self._fragments)):
-            fragment.averaging.done = (state.round + later) // len(self._fragments)
+        for later, fragment in enumerate(reversed(self.fragments)):
+            fragment.averaging.done = (state.round + later) // len(self.fragments)
 
     def _hand_in(self, number: int) -> None:
         """Offers a fragment; raises ValueError where a buffer has another shape than at first."""
@@ -564,7 +562,7 @@ class MemberRounds:
         self._taken_over = 0.0
         if self._members.moments and not session.member.offered:
             moments_of(self._optimizers)  # what cannot be sent is told now, not when somebody needs it
-        fragment = self._fragments[number]
+        fragment = self.fragments[number]
         with session.lock:
             slots, is_lowest = session.member.slots, session.member.is_lowest
         message, examples = fragment.offer(slots[0], record)
@@ -573,7 +571,7 @@ class MemberRounds:
         if self._model is not None and is_lowest and not number:
             buffers = to_bytes(buffers_of(self._model).values())
         self._offer = fragment, message, record, examples
-        for one in self._fragments:
+        for one in self.fragments:
             one.sent_at = self.progress
         fragment.begin_anew(self.steps)
         session.call(session.member.hand_in, joined(message, joined(_numbers(examples, number), buffers)))
@@ -585,9 +583,9 @@ class MemberRounds:
         what is learned from one shard is in one offer.
         """
         away, self._away = self._away, None
-        if self._model is not None and not self._fragments[0].trains:
+        if self._model is not None and not self.fragments[0].trains:
             load_buffers(self._model, self.agreed.buffers)
-        for fragment in self._fragments:
+        for fragment in self.fragments:
             if not fragment.trains:
                 fragment.workers, fragment.trains = max(1, self.membership.members), True
                 fragment.load_agreed(late=fragment is away)
@@ -606,20 +604,23 @@ class MemberRounds:
     # Each process loads by itself. After a crash, one may have the state of an earlier step, or none: no
     # harm, since all take the agreed weights when the island joins.
 
-    def shared_state(self) -> dict[str, Any]:
-        """What members have in common beside the agreed weights: plain numbers and tensors."""
-        if not self._fragments:
-            return {}
-        return {"steps": self.steps, "fragments": [one.shared_state() for one in self._fragments]}
-
     def worker_state(self) -> dict[str, Any]:
         """What only this member has; to be saved between two steps. What is on its way is merged first."""
-        state: dict[str, Any] = {}
-        self.together(lambda: state.update(self._member_state()))
-        island = {} if self.place is None else {"island": self.place}
-        return {**state, "membership": asdict(self.membership), **island}
+        self.together(self._merge_what_is_away)
+        state = super().worker_state()
+        if self._offer is not None:  # a member that comes with this state offers it again
+            fragment, message, _, examples = self._offer
+            part = state["fragments"][self.fragments.index(fragment)]
+            part["pending"] = part["pending"] + fragment.pattern.assemble({0: message})
+            part["examples"] += examples
+        return {
+            **state,
+            "membership": asdict(self.membership),
+            "hello": self._identity().model_dump(include=set(IDENTITY)),
+            "island": self.place,
+        }
 
-    def _member_state(self) -> dict[str, Any]:
+    def _merge_what_is_away(self) -> None:
         trains = self._trains
         if self._session is not None:
             self._follow(lambda side: True)  # it may be another incarnation now
@@ -630,17 +631,6 @@ class MemberRounds:
                 away = self._away
                 self._continue()  # what is on its way is part of the state
                 self._away = away
-        states = [fragment.worker_state() for fragment in self._fragments]
-        if self._offer is not None:  # a member that comes with this state offers it again
-            fragment, message, _, examples = self._offer
-            state = states[self._fragments.index(fragment)]
-            state["pending"] = state["pending"] + fragment.pattern.assemble({0: message})
-            state["examples"] += examples
-        return {
-            "progress": self.progress,
-            "fragments": states,
-            "hello": self._identity().model_dump(include=set(IDENTITY)),
-        }
 
     def _identity(self) -> Hello:
         """What it says to become a member again; an offer under way is its own again then."""
@@ -650,26 +640,10 @@ class MemberRounds:
             hello = self._session.member.hello
         return hello if self._offer is None else hello.model_copy(update={"offered": hello.offered - 1})
 
-    def load_shared(self, shared: Mapping[str, Any]) -> None:
-        """Restores what `shared_state` returned."""
-        if not self._fragments:
-            return
-        if len(shared["fragments"]) != len(self._fragments):
-            raise ValueError(
-                f"the state of {len(shared['fragments'])} fragments, this run has {len(self._fragments)}"
-            )
-        self.steps = int(shared["steps"])
-        for fragment, saved in zip(self._fragments, shared["fragments"], strict=True):
-            fragment.load_shared(saved)
-
     def load_worker_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `worker_state` returned, before it joins; raises ValueError."""
+        super().load_worker_state(state)
         self.membership = Membership(**state["membership"])
-        if not self._fragments:
-            return
-        self.progress = float(state["progress"])
-        for fragment, part in zip(self._fragments, state["fragments"], strict=True):
-            fragment.load_worker_state(part)
         saved, identity = state["hello"]["state"], dict(state["hello"])
         identity["state"] = None if saved is None else StateId(**saved)
         self._hello = self._hello.model_copy(update=identity)
