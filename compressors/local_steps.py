@@ -398,11 +398,7 @@ class LocalSteps:
         weights = self._weights
         kept = [on_host(weight) if self._fields.offload else weight.clone() for weight in weights]
         buffers = {name: buffer.clone() for name, buffer in buffers_of(self._model).items()}
-        if isinstance(self._rounds, MemberRounds):
-            self._rounds.load_agreed(self._model)
-        else:
-            copy_into(weights, self._rounds.agreed.weights)
-            load_buffers(self._model, self._rounds.agreed.buffers)
+        self._rounds.load_agreed(self._model)
         try:
             yield
         finally:

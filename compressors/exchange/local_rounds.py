@@ -385,6 +385,12 @@ class FragmentRounds:
         for fragment in self.fragments:
             fragment.part.examples += examples or 0.0
 
+    def load_agreed(self, model: nn.Module) -> None:
+        """Loads the agreed weights and buffers into the model, to be evaluated or saved."""
+        for fragment in self.fragments:
+            copy_into(map(local_tensor, fragment.parameters), fragment.agreed)
+        load_buffers(model, self.agreed.buffers)
+
     def shared_state(self) -> dict[str, Any]:
         """What all workers have in common beside the agreed weights: plain numbers and tensors."""
         return {"steps": self.steps, "fragments": [fragment.shared_state() for fragment in self.fragments]}

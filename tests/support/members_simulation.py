@@ -17,10 +17,8 @@ from taugrad.compressors.exchange.members import decisions, member
 from taugrad.compressors.exchange.members.decisions import Coordinator, Table
 from taugrad.compressors.exchange.members.member import COORDINATOR, Member
 from taugrad.compressors.exchange.members.messages import (
-    Chunk,
     Hello,
     Key,
-    Report,
     Rules,
     StateId,
     from_bytes,
@@ -166,10 +164,11 @@ class Process:
             self.member.trains = True
 
     def hand_in(self) -> None:
-        self.ledger.key = self.member.incarnation, self.member.offered + 1
-        assert self.member.shards == self.ledger.shards
-        self.world.shards[self.ledger.key] = set(self.ledger.shards)
-        self.member.hand_in(self.ledger.offer())
+        ledger, key = self.ledger, (self.member.incarnation, self.member.offered + 1)
+        assert self.member.shards == ledger.shards
+        self.member.hand_in(ledger.offer())
+        assert key not in self.world.offers
+        ledger.key, self.world.offers[key] = key, (ledger.offered, set(ledger.shards))
 
     def leave(self) -> None:
         """Hands in, gives away the residual, and ends; or ends when its time is over."""
@@ -256,9 +255,8 @@ class World:
         self.coordinator: Coordinator | None = None
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
         self.decided: dict[int, decisions.Decision] = {}
-        self.amounts: dict[tuple[int, int], int] = {}
-        self.shards: dict[Key, set[int]] = {}
-        """By offer, those from which it was learned."""
+        self.offers: dict[Key, tuple[int, set[int]]] = {}
+        """What is offered, and the shards from which it was learned."""
         self.checkpoints: dict[str, Checkpoint] = {}
         self.restored: list[tuple[int, int]] = []
         self.deadlines_passed: list[str] = []
@@ -335,24 +333,13 @@ class World:
                 if self._messages in self.kills_at:
                     self.kill(process, self.kills_at[self._messages])
                     return
-            if isinstance(message, Chunk) and all(message.key):
-                amount = int(message.payload.view(np.int64)[0])
-                assert self.amounts.setdefault(message.key, amount) == amount
             data = to_bytes(message)
             if to == COORDINATOR:
-                if isinstance(message, Report) and self.coordinator is not None:
-                    self._note_amount(process, message)
                 self.transmit(process.name, "coordinator", COORDINATOR, data)
-            else:
-                for one in self.processes.values():
-                    if to in (one.member.incarnation, *one.incarnations):
-                        self.transmit(process.name, one.name, process.member.incarnation, data)
-
-    def _note_amount(self, process: Process, report: Report) -> None:
-        """A member alone sends its offer to nobody."""
-        for key in report.held:
-            if all(key):
-                self.amounts.setdefault(key, int(process.member._items[key].view(np.int64)[0]))
+                continue
+            for one in self.processes.values():
+                if to in (one.member.incarnation, *one.incarnations):
+                    self.transmit(process.name, one.name, process.member.incarnation, data)
 
     def round_of(self, key: Key, otherwise: int) -> int:
         """The round that has an offer."""
@@ -464,7 +451,7 @@ class World:
         taken = [key for decision in self.decided.values() for key in decision.offers.values()]
         assert len(taken) == len(set(taken)), "an offer is in two rounds"
         for key in taken:
-            totals[key[0]] = totals.get(key[0], 0) + self.amounts[key]
+            totals[key[0]] = totals.get(key[0], 0) + self.offers[key][0]
         bits = {(p.ledger.agreed, p.ledger.chain) for p in self.living}
         assert len(bits) <= 1, bits
         for process in self.processes.values():
@@ -489,7 +476,7 @@ class World:
     def check_shards(self, taken: list[Key]) -> None:
         """Each shard is in one round, returned, or with a member that is there."""
         table = self.coordinator.table
-        agreed = [shard for key in taken for shard in self.shards[key]]
+        agreed = [shard for key in taken for shard in self.offers[key][1]]
         held = [shard for shard, lease in table.leases.items() if not lease.round]
         assert sorted([*agreed, *held]) == list(range(table.shards)), (agreed, table)
         assert all(table.is_returned(i) or table.leases[i].incarnation in table.members for i in held)

@@ -111,10 +111,6 @@ class MemberFragment(Fragment):
         self.note_sending()
         return message, examples
 
-    def withdraw(self, message: Payload, examples: float) -> None:
-        """Keeps an offer that will be in no round."""
-        self.keep(self.pattern.assemble({0: message}), examples)
-
     def merge(self, messages: dict[int, Payload], factor: float) -> None:
         """Applies a factor times the mean of some members' messages; the member's own steps stay."""
         self._require_finite(messages)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import CorruptMessage, MemberRefused
 from ..carrier import Payload
-from .messages import Chunk, Decision, Hello, Key, Message, Peer, Rejection, Report, StateId, View, Want
+from .messages import Chunk, Hello, Key, Message, Peer, Rejection, Report, StateId, View, Want
 
 COORDINATOR = 0
 """In place of an incarnation, the receiver of messages to the coordinator."""
@@ -342,7 +342,7 @@ class Member:
                 return None
             self._begun = self.incarnation
             return Begin(self._advance(view.last, view.ballot))
-        decision = self._next_decision(view)
+        decision = next((made for made in view.decisions if made.round == self._round + 1), None)
         if decision is None or not self._items.keys() >= set(decision.offers.values()):
             return None
         payloads = {slot: self._items[key] for slot, key in sorted(decision.offers.items())}
@@ -467,10 +467,6 @@ class Member:
         self._entered, self.trains, self._leaving = view.last, False, False
         slot = self._peers[self.incarnation].slot
         self._join = Join(slot, self.incarnation, self._counts, min(void, default=None))
-
-    def _next_decision(self, view: View) -> Decision | None:
-        following = (decision for decision in view.decisions if decision.round == self._round + 1)
-        return None if self.applied is None else next(following, None)
 
     # Items.
 

@@ -41,7 +41,7 @@ from ..local_rounds import Agreed, FragmentRounds
 from ..mesh import most_bytes_of
 from ..patterns.base import ExchangeRecord
 from ..side_channel import buffer_fields
-from ..tensors import buffers_of, copy_bytes, copy_into, load_buffers, local_tensor, to_bytes
+from ..tensors import buffers_of, copy_bytes, load_buffers, local_tensor, to_bytes
 from . import member, sockets
 from .fragment import MemberFragment
 from .island import Island
@@ -199,7 +199,7 @@ class MemberRounds(FragmentRounds):
         super().__init__(Agreed([], {}, []), every, model, members.max_members)
         self._island, self.membership, self.has_joined = island, Membership(), False
         self.place = None if island is None else [island.rank, island.size]
-        self._parameters, self.fragments = parameters, []
+        self.fragments = []
         unit = every if by_examples else None
 
         def make() -> None:
@@ -364,7 +364,7 @@ class MemberRounds(FragmentRounds):
         if merges:
             self._merge()
         if is_due:
-            self._hand_in(min(self._order, key=lambda number: self.fragments[number].sent_step))
+            self._hand_in(min(self._order, key=lambda fragment: fragment.sent_step))
             if self._delay:
                 self._away, self._merge_at = self._offer and self._offer[0], self.steps + self._delay
                 self._connected.member.trains = True
@@ -394,11 +394,7 @@ class MemberRounds(FragmentRounds):
         while True:  # what it takes over, or gets back when it joins again, is handed in, too
             self._follow(lambda side: side.is_active and side.is_latest and not side.waits, wait)
             self._follow(lambda side: not side.holds_residual, wait)
-            unsent = [
-                number
-                for number in self._order
-                if self.steps > self.fragments[number].sent_step or self.fragments[number].pending.any()
-            ]
+            unsent = [one for one in self._order if self.steps > one.sent_step or one.pending.any()]
             if not unsent:
                 break
             self._hand_in(unsent[0])
@@ -411,11 +407,11 @@ class MemberRounds(FragmentRounds):
         return all(fragment.trains or fragment is self._away for fragment in self.fragments)
 
     @property
-    def _order(self) -> list[int]:
-        """The fragments' numbers, from that of the next round."""
-        view, count = self._connected.member.view, len(self.fragments)
-        last = 0 if view is None else view.last
-        return [(last + number) % count for number in range(count)]
+    def _order(self) -> list[MemberFragment]:
+        """The fragments, from that of the next round."""
+        view = self._connected.member.view
+        first = (0 if view is None else view.last) % len(self.fragments)
+        return self.fragments[first:] + self.fragments[:first]
 
     def _follow(self, until: Callable[[member.Member], bool], wait_s: float = inf) -> None:
         """Does what is to be done, and waits; raises MemberRefused where no wait helps."""
@@ -439,7 +435,7 @@ class MemberRounds(FragmentRounds):
             case member.Withdrawn():
                 assert self._offer is not None
                 fragment, message, _, examples = self._offer
-                fragment.withdraw(message, examples)
+                fragment.keep(fragment.pattern.assemble({0: message}), examples)
                 self._offer = None
                 if not step.counts:
                     self._drop()
@@ -549,7 +545,7 @@ class MemberRounds(FragmentRounds):
         for later, fragment in enumerate(reversed(self.fragments)):
             fragment.averaging.done = (state.round + later) // len(self.fragments)
 
-    def _hand_in(self, number: int) -> None:
+    def _hand_in(self, fragment: MemberFragment) -> None:
         """Offers a fragment; raises ValueError where a buffer has another shape than at first."""
         now = buffer_fields({} if self._model is None else buffers_of(self._model))
         first = buffer_fields(self.agreed.buffers)
@@ -562,7 +558,7 @@ class MemberRounds(FragmentRounds):
         self._taken_over = 0.0
         if self._members.moments and not session.member.offered:
             moments_of(self._optimizers)  # what cannot be sent is told now, not when somebody needs it
-        fragment = self.fragments[number]
+        number = self.fragments.index(fragment)
         with session.lock:
             slots, is_lowest = session.member.slots, session.member.is_lowest
         message, examples = fragment.offer(slots[0], record)
@@ -592,13 +588,7 @@ class MemberRounds(FragmentRounds):
         self._connected.member.trains = True
 
     def load_agreed(self, model: nn.Module) -> None:
-        """Loads the agreed weights and buffers into the model."""
-
-        def load() -> None:
-            copy_into(map(local_tensor, self._parameters), self.agreed.weights)
-            load_buffers(model, self.agreed.buffers)
-
-        self.together(load)
+        self.together(lambda: super(MemberRounds, self).load_agreed(model))
 
     # States. Of an island, the leader's has the member's, and that of each process its shards of the model.
     # Each process loads by itself. After a crash, one may have the state of an earlier step, or none: no
