@@ -596,13 +596,8 @@ class MemberRounds(FragmentRounds):
 
     def worker_state(self) -> dict[str, Any]:
         """What only this member has; to be saved between two steps. What is on its way is merged first."""
-        self.together(self._merge_what_is_away)
-        state = super().worker_state()
-        if self._offer is not None:  # a member that comes with this state offers it again
-            fragment, message, _, examples = self._offer
-            part = state["fragments"][self.fragments.index(fragment)]
-            part["pending"] = part["pending"] + fragment.pattern.assemble({0: message})
-            part["examples"] += examples
+        state: dict[str, Any] = {"progress": self.progress, "fragments": []}
+        self.together(lambda: state.update(self._merged_state()))
         return {
             **state,
             "membership": asdict(self.membership),
@@ -610,7 +605,7 @@ class MemberRounds(FragmentRounds):
             "island": self.place,
         }
 
-    def _merge_what_is_away(self) -> None:
+    def _merged_state(self) -> dict[str, Any]:
         trains = self._trains
         if self._session is not None:
             self._follow(lambda side: True)  # it may be another incarnation now
@@ -621,6 +616,13 @@ class MemberRounds(FragmentRounds):
                 away = self._away
                 self._continue()  # what is on its way is part of the state
                 self._away = away
+        state = super().worker_state()
+        if self._offer is not None:  # a member that comes with this state offers it again
+            fragment, message, _, examples = self._offer
+            part = state["fragments"][self.fragments.index(fragment)]
+            part["pending"] = part["pending"] + fragment.pattern.assemble({0: message})
+            part["examples"] += examples
+        return state
 
     def _identity(self) -> Hello:
         """What it says to become a member again; an offer under way is its own again then."""
