@@ -19,6 +19,7 @@ from taugrad.platform.launching.driver.cluster import ray_cluster
 from taugrad.platform.launching.driver.failure import run_failed
 from taugrad.platform.launching.driver.ray_internals import trainer_for
 from taugrad.platform.spec import SpecError
+from taugrad.platform.training.manifest import CheckpointError
 from taugrad.platform.user_code import UserCodeError, UserCodeRaised
 
 
@@ -87,7 +88,8 @@ def test_a_run_goes_on_from_its_checkpoint_where_that_helps_and_says_why():
         lost = {rank: PeerLost(1, "is gone") for rank in (0, 2)}
         return policy.make_decision(WorkerGroupError("", lost | {1: error})).name
 
-    for recurring in NonFiniteGradient("fc.weight", 1), UserCodeError("mine:net", "no"), UserCodeRaised("no"):
+    own_code = UserCodeError("mine:net", "no"), UserCodeRaised("no")
+    for recurring in NonFiniteGradient("fc.weight", 1), CheckpointError("of other examples"), *own_code:
         assert decided(recurring) == "RAISE"
     assert notices == []
     assert [decided(OSError("disk full")) for _ in range(2)] == ["RETRY", "RAISE"]

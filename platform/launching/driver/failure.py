@@ -4,10 +4,12 @@ from typing import Literal
 
 from taugrad.compressors.errors import Diverged, PeerLost, reaching
 
+from ...training.manifest import CheckpointError
 from ...user_code import UserCodeError, UserCodeRaised
 
-Cause = Literal["diverged", "own code", "other"]
-"""`diverged` recurs from the same checkpoint; `own code` recurs until the user has fixed it."""
+Cause = Literal["diverged", "own code", "checkpoint", "other"]
+"""`diverged` recurs from the same checkpoint; `own code`, and what is wrong with a checkpoint, recurs until the
+user has fixed it."""
 
 
 class RunFailed(RuntimeError):
@@ -42,6 +44,8 @@ def run_failed(error: Exception) -> RunFailed:
     message = f"worker {rank}: {type(inner).__name__}: {inner}"
     if isinstance(inner, Diverged):
         return RunFailed(message, "diverged", str(error))
+    if isinstance(inner, CheckpointError):
+        return RunFailed(message, "checkpoint", str(error))
     return RunFailed(message, "own code" if isinstance(inner, UserCodeError) else "other", str(error))
 
 

@@ -231,6 +231,8 @@ def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:
             )
         case "own code":
             return f"when that is fixed, continue with: {resuming} ({TRACEBACK}=1 shows the whole traceback)"
+        case "checkpoint":
+            return f"when that is put right, continue with: {resuming}"
         case "other":
             return f"continue with: {resuming}"
 
