@@ -161,9 +161,8 @@ def map_one_of(
     store, problems = Store(place), list[EngineRefused]()
 
     def listed() -> list[str]:
-        sets = complete(iter(store.files()))
-        whole = [names[0] for (kind, _), names in sets.items() if kind == "safetensors" and len(names) == 1]
-        return sorted(whole, reverse=True)[:3]
+        snapshots = complete(store.files()).snapshots.values()
+        return sorted((names[0] for names in snapshots if len(names) == 1), reverse=True)[:3]
 
     def snapshot(name: str) -> Iterable[tuple[str, Tensor]]:
         return sorted(load_tensors(store.read(name)).items())  # on all ranks alike

@@ -62,7 +62,7 @@ class VllmServer:
         if not self._resumed:
             self._resume()
         files = self._store.files()
-        newest = max((number for _, number in complete(iter(files))), default=None)
+        newest = complete(files).newest
         if newest is None:
             raise FileNotFoundError(f"nothing is published in {self._store.place}")
         said = self._call("GET", "weight_info")["weight_version"]

@@ -3,7 +3,7 @@
 import os
 import threading
 from ast import literal_eval
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -12,15 +12,13 @@ import numpy as np
 import torch
 
 from ..errors import CorruptMessage, PatchMismatch
-from .format import Row, Summary, read_sections, read_steps
-from .kernels import Steps
-from .make import prepare
+from .format import Summary
+from .make import DecodedPatch, decode
 from .parts import EngineRefused, EngineTensor, Sums, Write, merge, missing
 from .reload import Reloader
-from .snapshot import load_snapshot
 from .store import File, Store, log
-from .stream import TRIES, Link, StreamReader, complete, number_of, summary_of
-from .weights import Entry, entries_of, factor_of, require_fit
+from .stream import TRIES, Link, StreamReader, complete, load, number_of, summary_of
+from .weights import Entry, entries_of, factor_of
 
 Result = TypeVar("Result")
 Gather = Callable[[bytes], list[bytes]]
@@ -37,31 +35,27 @@ def on_all(gather: Gather | None, work: Callable[[], Result]) -> list[Result]:
     Results are literals: texts, numbers, None, and tuples, lists, sets and dictionaries of these. They travel
     as text. Without `gather` there is one rank.
     """
-    problem, result = None, None
+    result: Any = None
+    refusal: tuple[str, list[str] | None, bool] | None = None
+    cause: Exception | None = None
     try:
         result = work()
-    except Exception as error:
-        problem = error
-    known = isinstance(problem, EngineRefused)
-    mine = problem and (str(problem) if known else f"{type(problem).__name__}: {problem}"), result
-    results: list[Any] = [mine]
+    except Exception as problem:
+        cause, refusal = problem, (f"{type(problem).__name__}: {problem}", None, False)
+        if isinstance(problem, EngineRefused):
+            refusal = str(problem), problem.names, problem.other_stream
+    results: list[Any] = [(refusal, result)]
     if gather is not None:
-        texts = [text.decode() for text in gather(repr(mine).encode())]
+        texts = [text.decode() for text in gather(repr(results[0]).encode())]
         with _PARSING:
             results = [literal_eval(text) for text in texts]
-    failed = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(results) if text]
-    if failed:
-        raise EngineRefused("; ".join(failed)) from problem
+    refusals = [(rank, *refusal) for rank, (refusal, _) in enumerate(results) if refusal]
+    if refusals:
+        _, reason, names, other_stream = refusals[0]
+        if names is None:
+            reason = "; ".join(f"rank {rank}: {reason}" for rank, reason, *_ in refusals)
+        raise EngineRefused(reason, names, other_stream) from cause
     return [result for _, result in results]
-
-
-class DecodedPatch(NamedTuple):
-    """A patch that is whole."""
-
-    rows: list[Row]
-    steps: list[Steps]
-    before: int
-    after: Summary
 
 
 class Ahead(NamedTuple):
@@ -77,19 +71,6 @@ class Staged(NamedTuple):
     patch: DecodedPatch
     writes: list[Write]
     changes: Sums
-
-
-class Refusal(NamedTuple):
-    """Files that cannot be applied, and why."""
-
-    names: list[str]
-    reason: str
-    other_stream: bool = False
-
-
-class _Refused(Exception):
-    def __init__(self, names: list[str], problem: Exception | str, other_stream: bool = False) -> None:
-        self.refusal = Refusal(names, f"{names[0]}: {problem}", other_stream)
 
 
 class EngineReader(StreamReader):
@@ -131,7 +112,7 @@ class EngineReader(StreamReader):
         self._reloader = reloader
         self._reloaded = {n: t for n, t in sorted(tensors.items()) if t.reloaded and not t.tied_to}
         self._verify_every, self._updates, self._files = verify_every, 0, dict[str, Any]()
-        self._entries = {name: Entry(t.row, _NONE, _NONE) for name, t in tensors.items()}
+        self._rows = {name: tensor.row for name, tensor in tensors.items()}
         self._factors = {name: factor_of(t.row) for name, t in tensors.items()}
         digests = self._digests()
         if lost := missing(tensors, set(digests)):
@@ -144,7 +125,7 @@ class EngineReader(StreamReader):
         self.number = self._at
         self.fetched: int | None = None
         """The newest number at the thread's last look, behind which nothing is left to fetch."""
-        self._ahead, self._ended = dict[tuple[str, ...], Ahead](), threading.Event()
+        self._ahead, self._ended = dict[int, Ahead](), threading.Event()
         self._staged: Staged | None = None
         self._listed = dict[str, File]()
         self._changing = threading.Lock()
@@ -181,8 +162,18 @@ class EngineReader(StreamReader):
         began, reason = self.number, ""
         for _ in range(TRIES):
             plan, newest = on_all(self._gather, partial(self._plan, number))[0]
-            if not plan or not (reason := self._follow(plan)):
+            if not plan:
                 break
+            try:
+                self._follow(plan)
+                reason = ""
+                break
+            except EngineRefused as problem:
+                if problem.names is None:
+                    raise
+                reason = str(problem)
+                files = {name: self._files[name] for name in problem.names if name in self._files}
+                self._leave_out(files, problem, problem.other_stream)
         due = newest if number is None else number
         if self.number is None or (self.number != due and (number is not None or self.number == began)):
             left_out = [name for name in self._left_out if number_of(name) > (self.number or 0)]
@@ -229,12 +220,9 @@ class EngineReader(StreamReader):
     def _recognize(self) -> tuple[int | None, tuple[Any, ...]]:
         """The newest snapshot with the digest of what runs."""
         files = self._store.files()
-        snapshots = {
-            at: names for (kind, at), names in complete(iter(files)).items() if kind == "safetensors"
-        }
-        for number in sorted(snapshots, reverse=True):
+        for number, names in sorted(complete(files).snapshots.items(), reverse=True):
             with suppress(CorruptMessage, FileNotFoundError):
-                found = summary_of(self._store, snapshots[number], files)
+                found = summary_of(self._store, names, files)
                 if found.digest == self._weights.digest:
                     return number, tuple(found)
         return None, tuple(self._weights)
@@ -250,75 +238,56 @@ class EngineReader(StreamReader):
 
     def _fetched_links(self, number: int | None) -> list[Link]:
         """The patches to a number, or all, if the thread has fetched them: no store is asked."""
-        names = {number_of(names[0]): list(names) for names in list(self._ahead)}
-        links, at = list[Link](), self._at
-        while at is not None and at != number and at + 1 in names:
+        ahead, links, at = self._ahead, list[Link](), self._at
+        while at is not None and at != number and at + 1 in ahead:
             at += 1
-            links.append((at, names[at]))
+            links.append((at, list(ahead[at].files)))
         return links if at == (self.fetched if number is None else number) else []
 
-    def _follow(self, plan: Sequence[Link]) -> str:
-        """Goes along all links or none; returns what prevented it."""
-        fetched, is_snapshot = list[Any](), plan[0][1][0].endswith(".safetensors")
-
-        def fetch() -> tuple[Any, ...] | None:
-            try:
-                fetched.append(self._whole(plan) if is_snapshot else self._patches(plan))
-            except _Refused as refused:
-                return tuple(refused.refusal)
-            return None
-
-        refusals = (Refusal(*refused) for refused in on_all(self._gather, fetch) if refused)
-        refusal = next(refusals, None)
-        with self._changing:
-            if not refusal and is_snapshot:
-                self._replace(*fetched[0])
-            elif not refusal:
-                refusal = self._step(plan, fetched[0])
-        if refusal:
-            for name in refusal.names:
-                if name in self._files:
-                    problem = PatchMismatch("", refusal.reason)
-                    self._leave_out(name, self._files[name], problem, refusal.other_stream)
-            return refusal.reason
-        self.number, names = self._at, _ = plan[-1]
+    def _follow(self, plan: Sequence[Link]) -> None:
+        """Goes along all links or none."""
+        number, names = plan[-1]
+        if plan[0][1][0].endswith(".safetensors"):
+            snapshots = list[tuple[dict[str, Entry], Summary]]()
+            on_all(self._gather, lambda: snapshots.append(self._whole(plan)))
+            with self._changing:
+                self._replace(*snapshots[0])
+        else:
+            patches = list[DecodedPatch]()
+            on_all(self._gather, lambda: patches.extend(self._patches(plan)))
+            with self._changing:
+                self._step(plan, patches)
+        self.number = self._at = number
         self._known = {name: self._files[name] for name in names if name in self._files}
-        for key in [key for key in list(self._ahead) if number_of(key[0]) <= self.number]:
-            self._ahead.pop(key, None)
         log.info("%s: number %s, digest %016x", self._store.place, self.number, self.digest)
-        return ""
 
-    def _patches(self, plan: Sequence[Link]) -> list[DecodedPatch]:
-        patches, before = list[DecodedPatch](), self._weights
-        for _, names in plan:
-            ahead, found, patch = self._ahead.pop(tuple(names), None), None, None
+    def _patches(self, plan: Sequence[Link]) -> Iterator[DecodedPatch]:
+        before = self._weights
+        for number, names in plan:
+            ahead, patch, data = self._ahead.pop(number, None), None, list[bytes]()
             try:
                 # Files may have been written again. Rank 0 has the listing; what it refuses, all refuse.
                 if ahead is not None and (self._rank or ahead.files.items() <= self._files.items()):
                     with suppress(PatchMismatch):
                         patch = self._fitting(ahead.patch, before.digest)
                 if patch is None:
-                    found = _decode(self._store, names, self._threads)
-                    patch = self._fitting(found, before.digest)
+                    data += map(self._store.read, names)
+                    patch = self._fitting(decode(b"".join(data), self._rows, self._threads), before.digest)
             except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
-                other = found is not None and found.after.stream != before.stream
-                raise _Refused(names, problem, other) from None
-            patches.append(patch)
+                other_stream = self._is_of_another_stream(problem, data)
+                raise EngineRefused(f"{names[0]}: {problem}", names, other_stream) from None
+            yield patch
             before = patch.after
-        return patches
 
     def _fitting(self, patch: DecodedPatch, digest: int) -> DecodedPatch:
-        """Returns a patch for weights of a digest; raises PatchMismatch for others."""
-        require_fit(patch.rows, self._entries)
-        if patch.before != digest:
-            raise PatchMismatch("", f"it is for digest {patch.before:016x}, not {digest:016x}")
-        self._require_tied(patch)
-        return patch
+        """Returns a patch for weights of a digest.
 
-    def _require_tied(self, patch: DecodedPatch) -> None:
-        """Raises PatchMismatch where tensors that have the same memory in the engine become different."""
-        columns = zip(patch.rows, patch.steps, strict=True)
-        steps = {(name, row.first): change for row, change in columns for name in row.names}
+        Raises:
+            PatchMismatch: it is for others; or tensors that have the same memory in the engine become
+                different.
+        """
+        patch.require_digest(digest)
+        steps = {(name, row.first): change for row, change in patch.changes for name in row.names}
         for (name, first), change in steps.items():
             if owner := self._tensors[name].tied_to:
                 other = steps.get((owner, first))
@@ -326,57 +295,49 @@ class EngineReader(StreamReader):
                     raise PatchMismatch(
                         "", f"{name} and {owner} are one tensor in the engine, and become two"
                     )
+        return patch
 
-    def _stage(self, patch: DecodedPatch) -> Staged:
-        """Computes what a patch for the weights that run changes; writes nothing."""
-        writes, sums = list[Write](), list[Sums]()
-        for row, steps in zip(patch.rows, patch.steps, strict=True):
-            for name in row.names if steps.positions.size else ():
-                some, changes = self._tensors[name].step(row, steps)
-                writes.extend(some)
-                sums.append(changes)
-        return Staged(patch, writes, merge(sums, add=True))
+    def _stage(self, patch: DecodedPatch) -> Sums:
+        """Has `_staged` say what a patch for the weights that run changes; writes nothing to memory."""
+        staged = self._staged
+        # Memory may have changed since it was computed.
+        if staged is None or staged.patch is not patch or not all(write.fits() for write in staged.writes):
+            writes, sums = list[Write](), list[Sums]()
+            for row, steps in patch.changes:
+                for name in row.names if steps.positions.size else ():
+                    some, changes = self._tensors[name].step(row, steps)
+                    writes.extend(some)
+                    sums.append(changes)
+            self._staged = staged = Staged(patch, writes, merge(sums, add=True))
+        return staged.changes
 
-    def _step(self, plan: Sequence[Link], patches: Sequence[DecodedPatch]) -> Refusal | None:
-        done, summary = list[Write](), self._weights
+    def _step(self, plan: Sequence[Link], patches: Sequence[DecodedPatch]) -> None:
+        done, after = list[Write](), self._weights
         try:
             for (_, names), patch in zip(plan, patches, strict=True):
-                staged = list[Staged]()
-
-                def take(patch: DecodedPatch = patch, staged: list[Staged] = staged) -> Sums:
-                    early = self._staged
-                    if early is None or early.patch is not patch or not all(w.fits() for w in early.writes):
-                        early = self._stage(patch)  # memory may have changed since
-                    staged.append(early)
-                    return staged[0].changes
-
-                changes = merge(on_all(self._gather, take))
-                if (digest := (summary.digest + self._total(changes)) % 2**64) != patch.after.digest:
-                    raise _Refused(names, f"it leads to {digest:016x}, and says {patch.after.digest:016x}")
-                summary = patch.after
-                self._staged = None
-                for write in staged[0].writes:
+                changes = merge(on_all(self._gather, partial(self._stage, patch)))
+                if (digest := (after.digest + self._total(changes)) % 2**64) != patch.after.digest:
+                    leads = f"it leads to {digest:016x}, and says {patch.after.digest:016x}"
+                    raise EngineRefused(f"{names[0]}: {leads}", names)
+                staged, self._staged, after = self._staged, None, patch.after
+                for write in staged.writes if staged else ():
                     done.append(write)
                     write.apply()
-            columns = [column for patch in patches for column in zip(patch.rows, patch.steps, strict=True)]
-            changed = {name for row, steps in columns if steps.positions.size for name in row.names}
+            changes_of = (change for patch in patches for change in patch.changes)
+            changed = {name for row, steps in changes_of if steps.positions.size for name in row.names}
             if changed & self._reloaded.keys():
                 self._reload({name: t.copy for name, t in self._reloaded.items()})
         except BaseException as problem:
             for write in reversed(done):
                 write.undo()
-            if not isinstance(problem, _Refused | EngineRefused):
-                raise
-            try:
-                self.verify()
-            except EngineRefused as changed:
-                log.warning("%s", changed)
-                return Refusal([], str(changed))  # and a snapshot is next
             if isinstance(problem, EngineRefused):
-                raise
-            return problem.refusal
-        self._weights = summary
-        return None
+                try:
+                    self.verify()
+                except EngineRefused as others:
+                    log.warning("%s", others)
+                    raise EngineRefused(str(others), []) from None  # and a snapshot is next
+            raise
+        self._weights = after
 
     def _whole(self, plan: Sequence[Link]) -> tuple[dict[str, Entry], Summary]:
         """All tensors of the last number of a plan, in the host's memory."""
@@ -385,18 +346,15 @@ class EngineReader(StreamReader):
         entries, after = entries_of(fresh, writable=True), self._weights
         for number, names in plan:
             try:
-                data = [self._store.read(name) for name in names]
-                if names[0].endswith(".patch"):
-                    patch = prepare(entries, np.frombuffer(b"".join(data), np.uint8), self._threads)
-                    patch.apply()
-                    after = patch.after
-                else:
-                    after = load_snapshot(data, number, entries, self._threads)
+                data = list(map(self._store.read, names))
+                after = load(entries, number, names, data, self._threads)
             except (CorruptMessage, PatchMismatch, FileNotFoundError) as problem:
-                raise _Refused(names, problem) from None
+                raise EngineRefused(f"{names[0]}: {problem}", names) from None
         for name, tensor in self._tensors.items():
             if (owner := tensor.tied_to) and not entries[name].bits.equal(entries[owner].bits):
-                raise _Refused(plan[-1][1], f"{name} and {owner} are one tensor here, and two there")
+                names = plan[-1][1]
+                reason = f"{names[0]}: {name} and {owner} are one tensor here, and two there"
+                raise EngineRefused(reason, names)
         return entries, after
 
     def _reload(self, flat: Mapping[str, Any]) -> None:
@@ -434,31 +392,21 @@ class EngineReader(StreamReader):
         store = Store(self._store.place)
         while not self._ended.wait(poll_s):
             try:
-                listed, number = store.files(), self._at
-                for names, ahead in list(self._ahead.items()):
-                    is_next = number is not None and 0 < number_of(names[0]) - number <= _AHEAD
-                    if not is_next or not ahead.files.items() <= listed.items():
-                        self._ahead.pop(names, None)
-                self._listed, sets = listed, complete(iter(listed))
-                while number is not None and ("patch", number + 1) in sets and len(self._ahead) < _AHEAD:
-                    number += 1
-                    if (names := tuple(sets["patch", number])) not in self._ahead:
-                        patch = _decode(store, names, 1)
-                        self._ahead[names] = Ahead({name: listed[name] for name in names}, patch)
-                        with self._changing, torch.no_grad():
-                            if self._at == number - 1:
-                                self._staged = self._stage(self._fitting(patch, self.digest))
-                self.fetched = max((number for _, number in sets), default=None)
+                listed, at = store.files(), self._at
+                sets, due = complete(listed), range(at + 1, at + 1 + _AHEAD) if at is not None else range(0)
+                kept = (row for row in list(self._ahead.items()) if row[1].files.items() <= listed.items())
+                self._ahead, self._listed = {number: ahead for number, ahead in kept if number in due}, listed
+                for number in due:
+                    if number not in sets.patches:
+                        break
+                    if number in self._ahead:
+                        continue
+                    names = sets.patches[number]
+                    patch = decode(b"".join(map(store.read, names)), self._rows, 1)
+                    self._ahead[number] = Ahead({name: listed[name] for name in names}, patch)
+                    with self._changing, torch.no_grad():
+                        if self._at == number - 1:
+                            self._stage(self._fitting(patch, self.digest))
+                self.fetched = sets.newest
             except Exception:
                 self.fetched = None
-
-
-def _decode(store: Store, names: Sequence[str], threads: int) -> DecodedPatch:
-    sections = read_sections(np.frombuffer(b"".join(map(store.read, names)), np.uint8))
-    rows = [row for section in sections for row in section.rows]
-    steps = [change for section in sections for change in read_steps(section, threads)]
-    before, after = (sum(section.digests[i] for section in sections) % 2**64 for i in (0, 1))
-    return DecodedPatch(rows, steps, before, Summary(sections[0].stream, after))
-
-
-_NONE = torch.empty(0, dtype=torch.uint8)

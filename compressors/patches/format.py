@@ -182,13 +182,13 @@ def row_of(names: Any, dtype: Any, shape: Any, first: Any, size: Any, mode: Any 
     return row
 
 
-def read_sections(patch: Bytes) -> list[PatchSection]:
-    """Reads the tables of a patch, uint8, untrusted.
+def read_sections(data: bytes) -> list[PatchSection]:
+    """Reads the tables of a patch, untrusted.
 
     Raises:
         CorruptMessage: one is missing, or none that `write_section` writes.
     """
-    sections = list[PatchSection]()
+    sections, patch = list[PatchSection](), np.frombuffer(data, np.uint8)
     while patch.size or not sections:
         message, patch = patch[: length_of(patch)], patch[length_of(patch) :]
         if message[_FORM_AT] == FORMS["patch"].code:
@@ -212,13 +212,8 @@ class Summary(NamedTuple):
     """Share of the patterns that change."""
 
 
-def summary(patch: bytes) -> Summary:
-    """Reads what a patch, untrusted, says about itself.
-
-    Raises:
-        CorruptMessage: its tables are damaged, or of several streams.
-    """
-    sections = read_sections(np.frombuffer(patch, np.uint8))
+def summary(sections: Sequence[PatchSection]) -> Summary:
+    """Sums up what the tables of a patch say."""
     size = sum(row.size for section in sections for row in section.rows)
     changed = sum(section.changed for section in sections) / max(size, 1)
     return Summary(sections[0].stream, sum(section.digests[1] for section in sections) % 2**64, changed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from math import prod
 from operator import mul
 from typing import Any, NamedTuple
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CorruptMessage, PatchMismatch
-from ..ops.array import Bytes
-from .format import PATTERNS, PatchSection, Row, Summary, read_sections, read_steps, write_section
+from .format import PATTERNS, PatchSection, Row, Summary, read_sections, read_steps, summary, write_section
 from .kernels import Comparison, Piece, Steps
-from .weights import Entry, Weights, batch_of, by_device, entries_of, factor_of, require_fit
+from .weights import Entry, Weights, batch_of, by_device, entries_of, factor_of, require_fit, rows_of
 
 
 class SparseTensor(NamedTuple):
@@ -39,7 +38,7 @@ class WeightPatch(bytes):
     @property
     def sections(self) -> list[PatchSection]:
         """Tensors, digests, and how many elements change; raises CorruptMessage."""
-        return read_sections(_array(self))
+        return read_sections(self)
 
     @property
     def changed(self) -> int:
@@ -61,7 +60,7 @@ class WeightPatch(bytes):
         weights = self._made_from if weights is None else weights
         if weights is None:
             raise TypeError("sparse() needs the weights that this patch is for: values are steps from those")
-        return prepare(entries_of(weights), _array(self), torch.get_num_threads()).sparse()
+        return prepare(entries_of(weights), self, torch.get_num_threads()).sparse()
 
 
 def make_patch(before: Weights, after: Weights, *, threads: int | None = None) -> WeightPatch:
@@ -90,7 +89,7 @@ def make_patch(before: Weights, after: Weights, *, threads: int | None = None) -
     if sized and all(name in old and old[name].place == new[name].place for name in sized):
         copy = "{name: tensor.clone() for name, tensor in model.state_dict().items()}"
         raise ValueError(f"before and after are the same memory: keep a copy of the weights before, {copy}")
-    patch = WeightPatch(b"".join(make(old, new, None, threads)))
+    patch = WeightPatch(b"".join(make(old, new, None, threads)[0]))
     patch._made_from = before
     return patch
 
@@ -114,23 +113,19 @@ def apply_patch(weights: Weights, patch: bytes, *, threads: int | None = None) -
             expanded, or a lazily conjugated or negated view.
     """
     threads = torch.get_num_threads() if threads is None else threads
-    prepare(entries_of(weights, writable=True), _array(patch), threads).apply()
-
-
-def _array(patch: bytes) -> Bytes:
-    return np.frombuffer(patch, np.uint8)
+    prepare(entries_of(weights, writable=True), patch, threads).apply()
 
 
 def make(
     before: Mapping[str, Entry], after: Mapping[str, Entry], digest: int | None, threads: int, stream: int = 0
-) -> list[bytes]:
-    """The sections of a patch; `digest` is that of `before`, if it is known.
+) -> tuple[list[bytes], Summary]:
+    """The sections of a patch, and what they say; `digest` is that of `before`, if it is known.
 
     Raises:
         PatchMismatch: they are not of one model, or other shards of it.
     """
-    require_fit([entry.row for entry in before.values()], after)
-    rows, data = list(_rows(before, after)), list[bytes]()
+    require_fit([entry.row for entry in before.values()], rows_of(after))
+    rows, sections = list(_rows(before, after)), list[tuple[PatchSection, list[Steps]]]()
     old, new = ([entries[row.names[0]].piece(row) for row in rows] for entries in (before, after))
     new = [replace(b, bits=b.bits.to(a.bits.device)) for a, b in zip(old, new, strict=True)]
     compared: list[Comparison] = by_device("compare", threads, old, new, digested=digest is None)
@@ -139,13 +134,14 @@ def make(
         _, some, changes = zip(*group, strict=True)
         steps, factors = [change.steps for change in changes], list(map(factor_of, some))
         begin = sum(map(mul, factors, (change.digest for change in changes)))
-        if digest is not None and not data:
+        if digest is not None and not sections:
             begin = digest  # of all weights
         end = begin + sum(map(mul, factors, (change.change for change in changes)))
         changed = sum(some_steps.positions.size for some_steps in steps)
-        head = PatchSection(some, changed, (begin % 2**64, end % 2**64), stream)
-        data.append(write_section(head, steps, threads))
-    return data or [write_section(PatchSection((), 0, (0, 0), stream), [], threads)]
+        sections.append((PatchSection(some, changed, (begin % 2**64, end % 2**64), stream), steps))
+    sections = sections or [(PatchSection((), 0, (0, 0), stream), [])]
+    data = [write_section(section, steps, threads) for section, steps in sections]
+    return data, summary([section for section, _ in sections])
 
 
 def _rows(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> Iterator[Row]:
@@ -173,11 +169,12 @@ class CheckedPatch(NamedTuple):
     """What patterns of each piece become."""
     threads: int
 
-    def apply(self) -> None:
-        """Writes to the weights."""
+    def apply(self) -> Summary:
+        """Writes to the weights; returns what the patch says about these."""
         by_device("scatter", self.threads, self.pieces, self.steps, self.bits)
         for entry in self.entries.values():
             entry.write_back()
+        return self.after
 
     def sparse(self) -> list[SparseTensor]:
         """What changes, by tensor; names ascend."""
@@ -198,28 +195,50 @@ class CheckedPatch(NamedTuple):
         return tensors
 
 
-def prepare(entries: Mapping[str, Entry], patch: Bytes, threads: int) -> CheckedPatch:
-    """Checks that a patch, uint8, untrusted, fits weights, and computes what they become; changes nothing.
+class DecodedPatch(NamedTuple):
+    """A patch that is whole, of one model with some weights."""
+
+    changes: list[tuple[Row, Steps]]
+    before: int
+    """The digest of the weights that it is for."""
+    after: Summary
+
+    def require_digest(self, digest: int) -> None:
+        """Raises PatchMismatch unless weights with a digest are those that it is for."""
+        if digest != self.before:
+            difference = f"the weights have digest {digest:016x}, the patch is for {self.before:016x}"
+            raise PatchMismatch("", difference)
+
+
+def decode(patch: bytes, rows: Mapping[str, Row], threads: int) -> DecodedPatch:
+    """Reads a patch, untrusted, for weights of which it has all rows.
+
+    Raises:
+        CorruptMessage: the patch is damaged.
+        PatchMismatch: it is about other names, dtypes, shapes or shards.
+    """
+    sections = read_sections(patch)
+    require_fit([row for section in sections for row in section.rows], rows)
+    pairs = (zip(section.rows, read_steps(section, threads), strict=True) for section in sections)
+    before = sum(section.digests[0] for section in sections) % 2**64
+    return DecodedPatch(list(chain.from_iterable(pairs)), before, summary(sections))
+
+
+def prepare(entries: Mapping[str, Entry], data: bytes, threads: int) -> CheckedPatch:
+    """Checks that a patch, untrusted, fits weights, and computes what they become; changes nothing.
 
     Raises:
         CorruptMessage: the patch is damaged.
         PatchMismatch: it is not for these weights.
     """
-    sections = read_sections(patch)
-    require_fit([row for section in sections for row in section.rows], entries)
-    rows, steps = list[Row](), list[Steps]()
-    for section in sections:
-        for row, change in zip(section.rows, read_steps(section, threads), strict=True):
-            rows += [row._replace(names=(name,)) for name in row.names]
-            steps += [change] * len(row.names)
+    patch = decode(data, rows_of(entries), threads)
+    rows = [row._replace(names=(name,)) for row, _ in patch.changes for name in row.names]
+    steps = [steps for row, steps in patch.changes for _ in row.names]
     pieces, factors = [entries[row.names[0]].piece(row) for row in rows], list(map(factor_of, rows))
-    before, after = (sum(section.digests[i] for section in sections) % 2**64 for i in (0, 1))
     digest = sum(map(mul, factors, by_device("digest", threads, pieces))) % 2**64
-    if digest != before:
-        raise PatchMismatch("", f"the weights have digest {digest:016x}, the patch is for {before:016x}")
+    patch.require_digest(digest)
     stepped: list[tuple[Tensor, int]] = by_device("take_steps", threads, pieces, steps)
     digest = (digest + sum(map(mul, factors, (change for _, change in stepped)))) % 2**64
-    if digest != after:
-        raise CorruptMessage(f"the patch leads to digest {digest:016x}, and says {after:016x}")
-    summarized = Summary(sections[0].stream, digest)
-    return CheckedPatch(entries, summarized, rows, pieces, steps, [bits for bits, _ in stepped], threads)
+    if digest != patch.after.digest:
+        raise CorruptMessage(f"the patch leads to digest {digest:016x}, and says {patch.after.digest:016x}")
+    return CheckedPatch(entries, patch.after, rows, pieces, steps, [bits for bits, _ in stepped], threads)

@@ -25,7 +25,16 @@ Sums = dict[tuple[str, Any], int]
 
 
 class EngineRefused(RuntimeError):
-    """What an engine is asked for cannot be done; all its ranks raise this, and what ran before runs."""
+    """What an engine is asked for cannot be done; all its ranks raise this, and what ran before runs.
+
+    Attributes:
+        names: of files that cannot be applied, so that others may be tried; None if no file is the reason.
+        other_stream: whether they do not fit because they belong to another stream.
+    """
+
+    def __init__(self, reason: str, names: list[str] | None = None, other_stream: bool = False) -> None:
+        super().__init__(reason)
+        self.names, self.other_stream = names, other_stream
 
 
 class Axis(NamedTuple):

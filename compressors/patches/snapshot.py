@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CorruptMessage
 from .format import PATTERNS, VERSION, Summary, require_version, row_of
-from .weights import BITS, Entry, digest_of, require_fit
+from .weights import BITS, Entry, digest_of, require_fit, rows_of
 
 _SAFETENSORS = {
     **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL"},
@@ -99,7 +99,7 @@ def load_snapshot(files: list[bytes], number: int, entries: Mapping[str, Entry],
             raise CorruptMessage(f"no snapshot that taugrad wrote: {problem}") from None
     if len(streams) > 1:
         raise CorruptMessage("its files are of several streams")
-    require_fit([shard.row for shard in shards], entries)
+    require_fit([shard.row for shard in shards], rows_of(entries))
     actual = sum(digest_of({shard.row.names[0]: shard}, threads) for shard in shards)
     if (actual - digest) % 2**64:
         raise CorruptMessage(f"the tensors do not have digest {digest % 2**64:016x}")

@@ -10,19 +10,19 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.tensor import DTensor
 
 from ..errors import CorruptMessage, PatchMismatch, reaching
-from .format import Summary, summary
+from .format import Summary, read_sections, summary
 from .make import make, prepare
 from .snapshot import load_snapshot, snapshot_summary, write_index, write_snapshot
 from .store import NAME, File, Lease, Store, log
@@ -51,36 +51,48 @@ def number_of(name: str) -> int:
     return int(name[:10])
 
 
-_Sets = dict[tuple[str, int], list[str]]
-"""The files of a patch or a snapshot, by kind and number."""
+class Complete(NamedTuple):
+    """The files of patches and of snapshots, by number, where all of them are there."""
+
+    patches: dict[int, list[str]]
+    snapshots: dict[int, list[str]]
+
+    @property
+    def newest(self) -> int | None:
+        """The largest number; None if there is none."""
+        return max(self.patches | self.snapshots, default=None)
 
 
-def complete(names: Iterator[str]) -> _Sets:
+def complete(names: Iterable[str]) -> Complete:
     """The patches and snapshots of which all files are there."""
     sets = dict[tuple[str, int, int], list[str]]()
     for name in names:
         if match := NAME.fullmatch(name):
             sets.setdefault((match[4], int(match[1]), int(match[3] or 1)), []).append(name)
-    return {(kind, at): names for (kind, at, parts), names in sets.items() if len(names) == parts}
+    whole = Complete({}, {})
+    for (kind, number, parts), some in sets.items():
+        if len(some) == parts:
+            (whole.patches if kind == "patch" else whole.snapshots)[number] = some
+    return whole
 
 
 Link = tuple[int, list[str]]
 """A number, and the files of the patch or the snapshot that leads to it."""
 
 
-def _chain(sets: _Sets, files: Mapping[str, File], number: int | None) -> list[Link]:
-    """The links of what leads furthest from a number, for the fewest bytes."""
+def _chain(sets: Complete, files: Mapping[str, File], number: int | None, last: float) -> list[Link]:
+    """The links of what leads furthest from a number, up to a last one, for the fewest bytes."""
+    number = None if number is not None and number > last else number
     begins = [] if number is None else [(number, list[Link]())]
-    begins += [(at, [(at, names)]) for (kind, at), names in sets.items() if kind == "safetensors"]
+    begins += [(at, [(at, names)]) for at, names in sets.snapshots.items() if (number or 0) <= at <= last]
     chains = []
     for begin, chain in begins:
         at = begin
-        while ("patch", at + 1) in sets:
+        while at < last and at + 1 in sets.patches:
             at += 1
-            chain.append((at, sets["patch", at]))
-        if begin >= (number or 0):
-            cost = sum(files[name].size for _, names in chain for name in names)
-            chains.append((-at, cost, begin, chain))
+            chain.append((at, sets.patches[at]))
+        cost = sum(files[name].size for _, names in chain for name in names)
+        chains.append((-at, cost, begin, chain))
     return min(chains)[-1] if chains else []
 
 
@@ -215,8 +227,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
                 self._stream, self._snapshot_due = stream, number
                 after = Summary(stream, digest_of(entries, self._threads))
             else:
-                patch = make(self._last, entries, self._digest, self._threads, self._stream)
-                after = summary(b"".join(patch))
+                patch, after = make(self._last, entries, self._digest, self._threads, self._stream)
                 patch_bytes = self._store.write(f"{name}.patch", patch)
                 self._remember(entries, number, after.digest)
             if number >= self._snapshot_due:  # behind the patch: where this fails, the stream goes on
@@ -262,7 +273,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             return
         try:
             files = self._store.files()
-            snapshots = sorted(at for kind, at in complete(iter(files)) if kind == "safetensors")
+            snapshots = sorted(complete(files).snapshots)
             for name in files if snapshots else ():
                 if number_of(name) < snapshots[-self._keep :][0]:
                     self._store.remove(name)
@@ -299,49 +310,49 @@ class StreamReader:
         """The files that may be read, the links to the newest number, or to one, and the newest one."""
         found = self._store.files()
         files = {name: file for name, file in found.items() if self._is_due(name, file)}
-        sets = complete(iter(files))
+        sets, last = complete(files), inf if number is None else number
         if self._is_replaced(sets, files):
             log.warning("%s: another stream is there than that of number %s", self._store.place, self._at)
             self._at = None
-        newest, begin = max((at for _, at in complete(iter(found))), default=None), self._at
-        if number is not None:
-            sets = {(kind, at): names for (kind, at), names in sets.items() if at <= number}
-            begin = None if begin is not None and begin > number else begin
-        return files, _chain(sets, files, begin), newest
+        return files, _chain(sets, files, self._at, last), complete(found).newest
 
     def _is_due(self, name: str, file: File) -> bool:
         """Whether a file may be read: it is not empty, and not left out as it is now."""
         left_out, until, _ = self._left_out.get(name, (None, 0.0, 0.0))
         return file.size > 0 and (file != left_out or time.monotonic() >= until)
 
-    def _leave_out(self, name: str, file: File, problem: Exception, other_stream: bool = False) -> None:
-        """Leaves a file out for a while; a patch of another stream only where it fits no snapshot either."""
-        before, _, delay_s = self._left_out.get(name, (None, 0.0, 0.0))
-        delay_s = 2 * delay_s if file == before else _RETRY_S
-        until = time.monotonic() + delay_s
-        if other_stream and file != before:
-            self._at, until = None, 0.0
-        self._left_out[name] = file, until, delay_s
-        if file != before:
-            log.warning("%s: %s is left out: %s", self._store.place, name, problem)
+    def _leave_out(self, files: Mapping[str, File], problem: Exception, other_stream: bool) -> None:
+        """Leaves files out for a while; a patch of another stream only where it fits no snapshot either."""
+        for name, file in files.items():
+            before, _, delay_s = self._left_out.get(name, (None, 0.0, 0.0))
+            delay_s = 2 * delay_s if file == before else _RETRY_S
+            until = time.monotonic() + delay_s
+            if other_stream and file != before:
+                self._at, until = None, 0.0
+            self._left_out[name] = file, until, delay_s
+            if file != before:
+                log.warning("%s: %s is left out: %s", self._store.place, name, problem)
 
-    def _is_replaced(self, sets: _Sets, files: Mapping[str, File]) -> bool:
+    def _is_of_another_stream(self, problem: Exception, patch: list[bytes]) -> bool:
+        """Whether a patch does not fit because it belongs to another stream."""
+        return isinstance(problem, PatchMismatch) and _patch_summary(patch).stream != self._weights.stream
+
+    def _is_replaced(self, sets: Complete, files: Mapping[str, File]) -> bool:
         """Whether the store has other weights under our number, or ends before it with another stream."""
-        newest = max((at for _, at in sets), default=None)
-        if self._at is None or newest is None:
+        if self._at is None or sets.newest is None:
             return False
-        kinds = [kind for kind, at in sorted(sets) if at == min(self._at, newest)]
-        found = {kind: {name: files[name] for name in sets[kind, min(self._at, newest)]} for kind in kinds}
-        if not found or self._known in found.values():  # trimmed, or still there
+        at = min(self._at, sets.newest)
+        found = [{name: files[name] for name in kind[at]} for kind in sets if at in kind]
+        if not found or self._known in found:  # trimmed, or still there
             return False
-        names = found[kinds[-1]]
+        names = found[-1]
         try:
             about = summary_of(self._store, list(names), names)
         except (FileNotFoundError, CorruptMessage):  # it is read again as soon as it has changed
             return False
         same = (
             about.digest == self._weights.digest
-            if newest >= self._at
+            if sets.newest >= self._at
             else about.stream == self._weights.stream
         )
         if same:
@@ -381,15 +392,10 @@ class PatchReader(StreamReader):
         self, entries: Mapping[str, Entry], files: Mapping[str, File], number: int, names: list[str]
     ) -> bool:
         """Brings weights to a number; whether that was possible."""
-        is_patch = names[0].endswith(".patch")
+        is_patch, data = names[0].endswith(".patch"), list[bytes]()
         try:
-            data = [self._store.read(name) for name in names]
-            if is_patch:
-                patch = prepare(entries, np.frombuffer(b"".join(data), np.uint8), self._threads)
-                patch.apply()
-                self._weights = patch.after
-            else:
-                self._weights = load_snapshot(data, number, entries, self._threads)
+            data += map(self._store.read, names)
+            self._weights = load(entries, number, names, data, self._threads)
         except FileNotFoundError:  # the writer keeps newer ones only
             return False
         except (CorruptMessage, PatchMismatch) as problem:
@@ -399,14 +405,25 @@ class PatchReader(StreamReader):
                 log.warning("%s: weights are not those of number %s any more", self._store.place, self.number)
                 self.number = self._at = None
             else:
-                fits_no_weights = is_patch and isinstance(problem, PatchMismatch)
-                other = fits_no_weights and summary(b"".join(data)).stream != self._weights.stream
-                for name in names:
-                    self._leave_out(name, files[name], problem, other)
+                other = is_patch and self._is_of_another_stream(problem, data)
+                self._leave_out({name: files[name] for name in names}, problem, other)
             return False
         self.number = self._at = number
         self._known = {name: files[name] for name in names}
         return True
+
+
+def load(
+    entries: Mapping[str, Entry], number: int, names: list[str], data: list[bytes], threads: int
+) -> Summary:
+    """Brings weights to a number by the files of a patch or a snapshot; returns what these say about them.
+
+    Raises:
+        CorruptMessage, PatchMismatch: a file is damaged, or not for these weights, which are as before.
+    """
+    if names[0].endswith(".patch"):
+        return prepare(entries, b"".join(data), threads).apply()
+    return load_snapshot(data, number, entries, threads)
 
 
 def listing(place: str | os.PathLike[str]) -> Iterator[str]:
@@ -426,6 +443,10 @@ def listing(place: str | os.PathLike[str]) -> Iterator[str]:
 def summary_of(store: Store, names: list[str], files: Mapping[str, File]) -> Summary:
     """What a patch or a snapshot, untrusted, says about itself; raises CorruptMessage."""
     if names[0].endswith(".patch"):
-        return summary(b"".join(map(store.read, names)))
+        return _patch_summary(map(store.read, names))
     summaries = [snapshot_summary(partial(store.read, name), files[name].size) for name in names]
     return Summary(summaries[0].stream, sum(part.digest for part in summaries) % 2**64)
+
+
+def _patch_summary(data: Iterable[bytes]) -> Summary:
+    return summary(read_sections(b"".join(data)))

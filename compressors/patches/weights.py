@@ -1,6 +1,6 @@
 """State dictionaries as bit patterns, and their digests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -87,6 +87,11 @@ def entries_of(weights: Weights, *, writable: bool = False) -> dict[str, Entry]:
     return {name: _entry(name, weights[name], writable) for name in sorted(weights)}
 
 
+def rows_of(entries: Mapping[str, Entry]) -> dict[str, Row]:
+    """The rows of all tensors, by name."""
+    return {name: entry.row for name, entry in entries.items()}
+
+
 def _entry(name: str, tensor: Any, writable: bool) -> Entry:
     local, first, published = tensor, 0, not dist.is_initialized() or dist.get_rank() == 0
     where, kind = f"weights[{name!r}]", type(tensor).__name__
@@ -141,8 +146,8 @@ def _shard(name: str, tensor: DTensor) -> tuple[Tensor, int, bool]:
     return local, first * prod(tensor.shape[1:]) if local.numel() else 0, published
 
 
-def require_fit(rows: Sequence[Row], entries: Mapping[str, Entry]) -> None:
-    """Refuses rows that are not those of weights.
+def require_fit(rows: Iterable[Row], own: Mapping[str, Row]) -> None:
+    """Refuses rows that are not those of weights, of which each tensor has one in `own`.
 
     Raises:
         PatchMismatch: names, dtypes or shapes differ; it names the first tensor of which they do. Or rows are
@@ -152,19 +157,19 @@ def require_fit(rows: Sequence[Row], entries: Mapping[str, Entry]) -> None:
     for row in rows:
         for name in row.names:
             by_name.setdefault(name, []).append(row)
-    for name in sorted(by_name.keys() | entries.keys()):
-        if name not in entries:
+    for name in sorted(by_name.keys() | own.keys()):
+        if name not in own:
             raise PatchMismatch(name, f"the weights have no tensor {name!r}")
         if name not in by_name:
             raise PatchMismatch(name, f"the weights have a tensor {name!r} that should not be there")
         for row in by_name[name]:
             for what in ("dtype", "shape"):
-                if (due := getattr(row, what)) != (given := getattr(entries[name].row, what)):
+                if (due := getattr(row, what)) != (given := getattr(own[name], what)):
                     raise PatchMismatch(name, f"the weights have {name!r} with {what} {given}, not {due}")
-    for name, entry in entries.items():
+    for name, mine in own.items():
         ranges = sorted((row.first, row.first + row.size) for row in by_name[name] if row.size)
-        begins, ends = [begin for begin, _ in ranges], [entry.row.first, *(end for _, end in ranges)]
-        if [*begins, entry.row.first + entry.row.size] != ends:
+        begins, ends = [begin for begin, _ in ranges], [mine.first, *(end for _, end in ranges)]
+        if [*begins, mine.first + mine.size] != ends:
             raise PatchMismatch("", f"the weights have another shard of {name!r}")
 
 
