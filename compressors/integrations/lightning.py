@@ -59,7 +59,8 @@ class TaugradStrategy(DDPStrategy):
         scaler = getattr(self.precision_plugin, "scaler", None)
         self.compression = compress_gradients(self.model, self._method, scaler=scaler, **self._compress)
         if path := self.lightning_module.trainer.ckpt_path:
-            folder = _residuals_of(_resolved(path))
+            # A link, as `save_last="link"` makes one, leads to the checkpoint that residuals lie beside.
+            folder = _residuals_of(os.path.realpath(path) if os.path.islink(path) else path)
             if self._resumed is not None and get_filesystem(folder).exists(folder):
                 load_rank(self.compression, folder, checkpoint=self._resumed)
             else:
@@ -115,8 +116,3 @@ class TaugradCallback(pl.Callback):
 
 def _residuals_of(checkpoint: Any) -> str:
     return f"{checkpoint}.taugrad"
-
-
-def _resolved(checkpoint: Any) -> Any:
-    """The checkpoint that a link leads to, as `save_last="link"` makes one."""
-    return os.path.realpath(checkpoint) if os.path.islink(checkpoint) else checkpoint

@@ -65,18 +65,13 @@ def _overlap(part: EnginePart, view: Tensor) -> bool:
     memory = part.memory
     if storage_id(memory) != storage_id(view) or not view.numel():
         return False
-    begin, at = int(memory.storage_offset()), int(view.storage_offset())
-    strides = zip(view.shape, view.stride(), strict=True)
-    end = at + 1 + sum((size - 1) * stride for size, stride in strides)
     if view.element_size() != memory.element_size():
         return True
-    if begin >= end or at >= begin + memory.numel():
-        return False
-    low = min(begin, at)
-    has = torch.zeros(max(begin + memory.numel(), end) - low, dtype=torch.bool)
+    count = memory.untyped_storage().nbytes() // memory.element_size()
+    has = torch.zeros(count, dtype=torch.bool, device="cpu")
     sizes, steps = [axis.size for axis in part.axes], [axis.target for axis in part.axes]
-    has.as_strided(sizes, steps, begin - low).fill_(True)
-    return bool(has.as_strided(view.shape, view.stride(), at - low).any())
+    has.as_strided(sizes, steps, memory.storage_offset()).fill_(True)
+    return bool(has.as_strided(view.shape, view.stride(), view.storage_offset()).any())
 
 
 def _recorded(load: Load, whole: dict[str, Tensor]) -> dict[str, list[EnginePart]]:

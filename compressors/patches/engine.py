@@ -3,6 +3,7 @@
 import os
 import threading
 from ast import literal_eval
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -302,13 +303,13 @@ class EngineReader(StreamReader):
         staged = self._staged
         # Memory may have changed since it was computed.
         if staged is None or staged.patch is not patch or not all(write.fits() for write in staged.writes):
-            writes, sums = list[Write](), list[Sums]()
+            writes, sums = list[Write](), Counter[tuple[str, Any]]()
             for row, steps in patch.changes:
                 for name in row.names if steps.positions.size else ():
                     some, changes = self._tensors[name].step(row, steps)
                     writes.extend(some)
-                    sums.append(changes)
-            self._staged = staged = Staged(patch, writes, merge(sums, add=True))
+                    sums.update(changes)
+            self._staged = staged = Staged(patch, writes, dict(sums))
         return staged.changes
 
     def _step(self, plan: Sequence[Link], patches: Sequence[DecodedPatch]) -> None:

@@ -1,8 +1,9 @@
 """Checkpoint tensors in an inference engine's memory: fused, sharded, padded, or in a kernel's order."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,12 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .format import PATTERNS, Row
-from .kernels import KEY_BLOCK, Piece, Steps
-from .kernels.cpu import CpuPatching, advanced, change_of, odd
+from .kernels import Piece, Steps
+from .kernels.cpu import CpuPatching, advanced, change_of
 from .weights import BITS
-
-_CHUNK = 2**22
-"""Elements of which indices are in memory at once."""
 
 Positions = NDArray[np.int64]
 """Indices into a flattened checkpoint tensor, ascending."""
@@ -60,7 +58,7 @@ class EnginePart:
     begin: int = 0
     """Index of the first element in `memory`, before `order`."""
     order: NDArray[np.int64] | None = None
-    """[p]: element i of each p elements of memory lies at order[i] of these."""
+    """[p]: element i of each p elements of memory lies at order[i] of these. `p` divides m."""
 
     @classmethod
     def of(cls, target: Tensor, source: Tensor) -> "EnginePart":
@@ -90,31 +88,28 @@ class EnginePart:
     def in_order(self, parameter: Tensor, order: NDArray[np.int64]) -> "EnginePart":
         """The same part of a contiguous parameter whose elements a kernel has in another order."""
         begin = int(self.memory.storage_offset() - parameter.storage_offset())
-        return EnginePart(parameter.detach().view(-1), self.axes, self.offset, begin, order)
+        low, at = begin - begin % order.size, begin % order.size
+        high = low + -(-(at + self.memory.numel()) // order.size) * order.size
+        return EnginePart(parameter.detach().view(-1)[low:high], self.axes, self.offset, at, order)
 
     @property
     def size(self) -> int:
         """How many elements it has."""
-        return int(np.prod([axis.size for axis in self.axes], dtype=np.int64))
+        return prod(axis.size for axis in self.axes)
 
     @property
     def key(self) -> Any:
         """Equal on ranks that have the same elements."""
         return self.offset, *((axis.size, axis.source) for axis in self.axes)
 
-    def _is_run(self) -> bool:
-        return self.order is None and all(axis[1:] == (1, 1) for axis in self.axes)
-
-    def _in_memory(self, index: Positions) -> Positions:
-        if self.order is None:
-            return index
-        low = index % self.order.size
-        return index - low + self.order[low]
+    @property
+    def _extent(self) -> int:
+        """From its first element in the checkpoint tensor to behind the last one."""
+        return 1 + sum((axis.size - 1) * axis.source for axis in self.axes)
 
     def locate(self, positions: Positions) -> tuple[Positions, Positions]:
         """Which of some positions this part has, and where they are in `memory`."""
-        extent = 1 + sum((axis.size - 1) * axis.source for axis in self.axes)
-        low, high = np.searchsorted(positions, (self.offset, self.offset + extent))
+        low, high = np.searchsorted(positions, (self.offset, self.offset + self._extent))
         rest, index = positions[low:high] - self.offset, np.full(high - low, self.begin, np.int64)
         inside = np.ones(rest.shape, np.bool_)
         for axis in self.axes:
@@ -122,61 +117,46 @@ class EnginePart:
             inside &= at < axis.size
             index += at * axis.target
         chosen: Positions = np.flatnonzero(inside & (rest == 0))
-        return chosen + low, self._in_memory(index[chosen])
-
-    def elements(self) -> Iterator[tuple[Positions, Positions]]:
-        """Positions of all elements, in pieces, and where they are in `memory`."""
-        for low in range(0, self.size, _CHUNK):
-            rest = np.arange(low, min(low + _CHUNK, self.size))
-            positions, index = np.full(rest.shape, self.offset), np.full(rest.shape, self.begin)
-            for axis in reversed(self.axes):
-                rest, at = np.divmod(rest, axis.size)
-                positions += at * axis.source
-                index += at * axis.target
-            yield positions, self._in_memory(index)
+        index = index[chosen]
+        if self.order is not None:
+            within = index % self.order.size
+            index += self.order[within] - within
+        return chosen + low, index
 
     def digest(self, threads: int) -> int:
         """The digest of its elements in memory, with the keys that they have in the checkpoint."""
-        width = self.memory.element_size()
-        if self._is_run():
-            bits = self.memory.cpu().view(BITS[width])
-            return int(CpuPatching(threads).digest([Piece(bits, self.offset, False)])[0])
-        total = 0
-        for positions, index in self.elements():
-            keys = odd((positions % KEY_BLOCK).astype(np.uint64))
-            keys *= odd((KEY_BLOCK + positions // KEY_BLOCK).astype(np.uint64))
-            total += int((_patterns(gather(self.memory, index)).astype(np.uint64) * keys).sum())
-        return total % 2**64
-
-    def _views(self, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """Its elements in memory, without an order, and a checkpoint tensor's in the dtype of memory."""
-        sizes, begin = [axis.size for axis in self.axes], int(self.memory.storage_offset()) + self.begin
-        target = self.memory.as_strided(sizes, [axis.target for axis in self.axes], begin)
-        offset = int(whole.storage_offset()) + self.offset
-        source = whole.as_strided(sizes, [axis.source for axis in self.axes], offset)
-        return target, source.to(self.memory.dtype)
+        bits = self._in_checkpoint_order().view(BITS[self.memory.element_size()])
+        values = self._strided(bits, self.begin, "target").cpu()
+        if any(axis[1:] != (1, 1) for axis in self.axes):
+            spread = torch.zeros(self._extent, dtype=values.dtype, device="cpu")  # zeros add nothing
+            self._strided(spread, 0, "source").copy_(values)
+            values = spread
+        return CpuPatching(threads).digest([Piece(values.view(-1), self.offset, False)])[0]
 
     def write(self, whole: Tensor) -> None:
         """Writes the elements of a flattened checkpoint tensor, of any dtype, to memory."""
-        if self.order is None:
-            target, source = self._views(whole)
-            target.copy_(source)
-            return
-        for positions, index in self.elements():
-            scatter(self.memory, index, whole[torch.from_numpy(positions)].to(self.memory.dtype))
+        memory = self._in_checkpoint_order()
+        target = self._strided(memory, self.begin, "target")
+        target.copy_(self._strided(whole, self.offset, "source"))
+        if self.order is not None:
+            self.memory.view(-1, self.order.size)[:, self.order] = memory.view(-1, self.order.size)
 
     def equals(self, whole: Tensor) -> bool:
         """Whether memory has the bits of a flattened checkpoint tensor, converted to its dtype."""
+        target = self._strided(self._in_checkpoint_order(), self.begin, "target")
+        source = self._strided(whole, self.offset, "source").to(target.dtype)
+        return np.array_equal(_patterns(target.cpu()), _patterns(source))
+
+    def _in_checkpoint_order(self) -> Tensor:
+        """Memory, or a copy of it where a kernel has another order."""
         if self.order is None:
-            target, source = self._views(whole)
-            return np.array_equal(_patterns(target.cpu()), _patterns(source))
-        return all(
-            np.array_equal(
-                _patterns(gather(self.memory, index)),
-                _patterns(whole[torch.from_numpy(positions)].to(self.memory.dtype)),
-            )
-            for positions, index in self.elements()
-        )
+            return self.memory
+        return self.memory.view(-1, self.order.size)[:, self.order].view(-1)
+
+    def _strided(self, flat: Tensor, begin: int, strides: str) -> Tensor:
+        """Its elements in a flattened tensor, in the order of the checkpoint."""
+        sizes, steps = [axis.size for axis in self.axes], [getattr(axis, strides) for axis in self.axes]
+        return flat.as_strided(sizes, steps, int(flat.storage_offset()) + begin)
 
 
 def gather(memory: Tensor, index: Positions) -> Tensor:
@@ -197,18 +177,12 @@ def _patterns(values: Tensor) -> NDArray[Any]:
     return patterns
 
 
-def merge(sums: Iterable[Sums], *, add: bool = False) -> Sums:
-    """Joins sums of parts; `add`: those of several runs of a part add up.
-
-    Raises:
-        EngineRefused: a part has two sums.
-    """
+def merge(sums: Iterable[Sums]) -> Sums:
+    """Joins sums of parts; raises EngineRefused if a part has two sums."""
     merged = Sums()
     for some in sums:
         for key, value in some.items():
-            if add:
-                merged[key] = merged.get(key, 0) + value
-            elif merged.setdefault(key, value) != value:
+            if merged.setdefault(key, value) != value:
                 raise EngineRefused(f"the same part of {key[0]} has different bits in two places")
     return merged
 
@@ -258,50 +232,44 @@ class EngineTensor:
         """Its name in the checkpoint."""
         return self.row.names[0]
 
+    @property
+    def _sources(self) -> tuple[EnginePart, ...]:
+        """Where the checkpoint's bits are."""
+        return self.parts if self.copy is None else (EnginePart.of(self.copy, self.copy),)
+
     def digests(self, threads: int) -> Sums:
-        """The digest of each part; where a copy has the bits, of that, and whether memory follows it.
+        """The digest of each part; where a copy has the bits, of that, if memory follows it.
 
         Raises:
             ValueError: memory does not have what the copy says.
         """
-        if self.copy is None:
-            return merge({(self.name, part.key): part.digest(threads)} for part in self.parts)
-        if not all(part.equals(self.copy) for part in self.parts):
+        if self.copy is not None and not all(part.equals(self.copy) for part in self.parts):
             raise ValueError(f"{self.name} in the engine is not what its copy in the host's memory says")
-        return {(self.name, "copy"): EnginePart.of(self.copy, self.copy).digest(threads)}
+        return merge({(self.name, part.key): part.digest(threads)} for part in self._sources)
 
     def step(self, row: Row, steps: Steps) -> tuple[list[Write], Sums]:
         """Computes what some patterns become, and what that adds to digests; writes nothing."""
         positions, floats = steps.positions.astype(np.int64) + row.first, PATTERNS[row.dtype].floats
-        if self.copy is not None:
-            before = gather(self.copy, positions)
-            after, change = _advance(before, steps.steps, positions, floats)
-            writes = [Write(self.copy, positions, after, before)]
+        writes, changes, after = list[Write](), list[Sums](), torch.empty(0)
+        for part in self._sources:
+            chosen, index = part.locate(positions)
+            before = gather(part.memory, index)
+            old = _patterns(before)
+            new = advanced(old, steps.steps[chosen], floats)
+            after = torch.from_numpy(new).view(BITS[new.itemsize]).view(before.dtype)
+            writes.append(Write(part.memory, index, after, before))
+            changes.append({(self.name, part.key): change_of(old, new, positions[chosen])})
+        if self.copy is not None:  # which has all positions
             for part in self.parts:
                 chosen, index = part.locate(positions)
                 values = after[torch.from_numpy(chosen)].to(part.memory.dtype)
                 writes.append(Write(part.memory, index, values, gather(part.memory, index)))
-            return writes, {(self.name, "copy"): change}
-        writes, changes = list[Write](), list[Sums]()
-        for part in self.parts:
-            chosen, index = part.locate(positions)
-            before = gather(part.memory, index)
-            after, change = _advance(before, steps.steps[chosen], positions[chosen], floats)
-            writes.append(Write(part.memory, index, after, before))
-            changes.append({(self.name, part.key): change})
         return writes, merge(changes)
-
-
-def _advance(before: Tensor, steps: Any, positions: Positions, floats: bool) -> tuple[Tensor, int]:
-    old = _patterns(before)
-    new = advanced(old, steps, floats)
-    return torch.from_numpy(new).view(BITS[new.itemsize]).view(before.dtype), change_of(old, new, positions)
 
 
 def missing(tensors: Mapping[str, EngineTensor], keys: set[tuple[str, Any]]) -> list[str]:
     """Names of tensors some of whose elements no rank has; `keys` are those of all ranks' parts."""
     found = dict.fromkeys(tensors, 0)
     for name, key in keys:
-        sizes = [tensors[name].row.size] if key == "copy" else [size for size, _ in key[1:]]
-        found[name] += int(np.prod(sizes, dtype=np.int64))
+        found[name] += prod(size for size, _ in key[1:])
     return [name for name, tensor in tensors.items() if found[name] != tensor.row.size]

@@ -71,7 +71,8 @@ class Reloader:
         """Names a model, and what loads into it."""
         self._model, self._load = model, load
         self._changes: _Changes | None = None
-        self._written, self._digests = dict[int, Tensor](), dict[int, int]()
+        self._written = dict[int, tuple[Tensor, int]]()
+        """By storage: its bytes, and their digest."""
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Loads tensors; where that fails, the model is as before."""
@@ -93,13 +94,14 @@ class Reloader:
     def keep(self) -> None:
         """Forgets what was before the last `load`, and notes the digests of what it has written."""
         if self._changes is not None:
-            for key, (memory, _) in self._changes.bits.items():
-                self._written[key], self._digests[key] = memory, _digest(memory)
+            self._written |= {
+                key: (memory, _digest(memory)) for key, (memory, _) in self._changes.bits.items()
+            }
         self._changes = None
 
     def check(self) -> None:
         """Raises ValueError if what was loaded has changed since."""
-        if changed := [key for key, memory in self._written.items() if _digest(memory) != self._digests[key]]:
+        if changed := [key for key, (memory, due) in self._written.items() if _digest(memory) != due]:
             raise ValueError(f"{self._named(changed)}: memory is not what the model's loader has left there")
 
     def differing(self) -> list[int]:

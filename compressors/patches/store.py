@@ -56,7 +56,9 @@ class Store:
             system, self._folder = FileSystem.from_uri(self.place)
             self._system, self._transacts = ArrowFSWrapper(system), False
         self._local = isinstance(self._system, LocalFileSystem)
-        self.part = part_name(socket.gethostname(), os.getpid(), secrets.token_hex(8))
+        self.key = secrets.token_hex(8)
+        self.part = f"{self.key}.part"
+        """The file that is written to before it has its name, in a folder."""
 
     def files(self) -> dict[str, File]:
         """The files of a stream; none if the folder does not exist yet."""
@@ -142,27 +144,22 @@ class Store:
             self._system.rm_file(f"{self._folder}/{name}")
 
 
-def part_name(host: str, process: int, key: str) -> str:
-    """The file that a writer writes before it has its name, in a folder; containers may share host and id."""
-    return f"{host}-{process}-{key}.part"
-
-
 class Lease:
     """A file that says who writes to a place, and another one with that process's last sign of life."""
 
-    def __init__(self, place: str | os.PathLike[str], rank: int, take_over: bool) -> None:
-        """Takes the place; waits for a sign of life of a writer that another machine has left.
+    def __init__(self, store: Store, rank: int, take_over: bool) -> None:
+        """Takes a store's place; waits for a sign of life of a writer that another machine has left.
 
         Raises:
             FileExistsError: another writer lives, and `take_over` is not set.
         """
-        self._store, self._name, self._beat = Store(place), f"writer-{rank}.json", f"writer-{rank}.alive"
+        # A store of its own, whose files do not join the other one's transactions.
+        self._store, self._name = Store(store.place), f"writer-{rank}.json"
+        self._beat = f"writer-{rank}.alive"
         me, self._ended = psutil.Process(), threading.Event()
         self._here = {"host": socket.gethostname(), "space": _process_space()}
-        key = secrets.token_hex(8)
-        holder = self._here | {"pid": me.pid, "began": _began(me), "key": key}
+        holder = self._here | {"pid": me.pid, "began": _began(me), "key": store.key}
         self._data = json.dumps(holder).encode()
-        self.part = self._store.part = part_name(self._here["host"], me.pid, key)
         with suppress(FileNotFoundError):
             data = self._store.read(self._name)
             if data:  # not of one that was killed while it took the place
@@ -171,7 +168,7 @@ class Lease:
                 if not take_over and self._is_alive(data, who):
                     way = f"take_over=True takes its place, or remove {self._name} there"
                     raise FileExistsError(f"{who}; if that one is gone, {way}")
-                self._store.remove(part_name(other["host"], other["pid"], other["key"]))
+                self._store.remove(f"{other['key']}.part")
             self._store.remove(self._name)
         self._store.write(self._name, [self._data])
         self._store.overwrite(self._beat, str(time.time()).encode())

@@ -134,8 +134,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._store, self._full_every, self._keep = Store(place), full_every, keep
         self._threads = torch.get_num_threads() if threads is None else threads
-        self._lease = Lease(place, self._rank, take_over)
-        self._store.part = self._lease.part
+        self._lease = Lease(self._store, self._rank, take_over)
         self._last: dict[str, Entry] | None = None
         self._owners: dict[str, str] | None = None
         self._stream = self._digest = self._snapshot_due = self._calls = 0

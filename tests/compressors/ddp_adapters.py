@@ -241,35 +241,29 @@ class Rows(nn.Module):
         return {"loss": functional.cross_entropy(self.net(x), y)}
 
 
-def digits_trainer(output_dir: str, method: str, resume_from: str | None = None, **options: Any) -> Any:
-    """A Trainer of the scripts' model, and its callback."""
+@scenario(2)
+def the_trainer_has_the_losses_of_the_plain_loop() -> None:
     from transformers import Trainer, TrainingArguments
 
     from taugrad.compressors.integrations.transformers import TaugradCallback
 
-    arguments = TrainingArguments(
-        output_dir=output_dir,
-        use_cpu=True,
-        per_device_train_batch_size=32,
-        train_sampling_strategy="sequential",
-        optim="sgd",
-        learning_rate=0.1,
-        lr_scheduler_type="constant",
-        max_grad_norm=0,
-        **options,
-    )
-    rows = [{"x": x, "y": y} for x, y in zip(*digits(), strict=True)][:1536]
-    trainer = Trainer(Rows(), arguments, train_dataset=rows)
-    callback = TaugradCallback(trainer, method, resume_from=resume_from)
-    trainer.add_callback(callback)
-    return trainer, callback
-
-
-@scenario(2)
-def the_trainer_has_the_losses_of_the_plain_loop() -> None:
     sparse = losses(plainly, SPARSE, dist.get_rank(), "by batches")
+    rows = [{"x": x, "y": y} for x, y in zip(*digits(), strict=True)][:1536]
     with launched():
-        trainer, _ = digits_trainer("digits", SPARSE, num_train_epochs=2, save_strategy="no")
+        arguments = TrainingArguments(
+            output_dir="digits",
+            use_cpu=True,
+            per_device_train_batch_size=32,
+            train_sampling_strategy="sequential",
+            optim="sgd",
+            learning_rate=0.1,
+            lr_scheduler_type="constant",
+            max_grad_norm=0,
+            num_train_epochs=2,
+            save_strategy="no",
+        )
+        trainer = Trainer(Rows(), arguments, train_dataset=rows)
+        trainer.add_callback(TaugradCallback(trainer, SPARSE))
         assert losses(trainer.train) == sparse
 
 

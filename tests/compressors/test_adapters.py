@@ -141,8 +141,7 @@ def test_the_trainer_publishes_weights_that_a_server_can_load(tmp_path):
         PublishCallback(place, every=0)
 
 
-def test_the_scaler_of_a_library_is_that_of_the_compressor(alone, monkeypatch):
-    import lightning.pytorch as pl
+def test_the_scaler_of_a_library_is_that_of_the_compressor(alone, monkeypatch, tmp_path):
     from accelerate import Accelerator
     from lightning.pytorch.plugins import MixedPrecision
 
@@ -154,31 +153,13 @@ def test_the_scaler_of_a_library_is_that_of_the_compressor(alone, monkeypatch):
     state = compress_prepared(accelerator, DistributedDataParallel(nn.Linear(8, 4)), "bgt(0.1)")
     assert state._scaler is accelerator.scaler
 
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(8, 4)
-
-        def training_step(self, batch, _):
-            return self.net(batch).float().square().mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    precision = MixedPrecision("16-mixed", "cpu")
-    trainer = pl.Trainer(
-        accelerator="cpu",
-        devices=1,
-        strategy=TaugradStrategy("bgt(1e-9)", compress={"threads": 1}),
-        plugins=[precision],
-        max_steps=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
+    precision, strategy = (
+        MixedPrecision("16-mixed", "cpu"),
+        TaugradStrategy("bgt(1e-9)", compress={"threads": 1}),
     )
-    trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(8, 8), batch_size=4))
-    assert trainer.strategy.compression._scaler is precision.scaler
-    assert trainer.strategy.compression.totals.steps == 2
+    fit(strategy, lightning_module(), tmp_path, epochs=1, plugins=[precision])
+    assert strategy.compression._scaler is precision.scaler
+    assert strategy.compression.totals.steps == 4
 
 
 def test_accelerate_saves_compiled_models_and_forgets_those_that_are_freed(alone, tmp_path):
@@ -219,7 +200,7 @@ def lightning_module(two_optimizers=False):
             self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
 
         def training_step(self, batch, _):
-            loss = self.second(self.first(batch)).square().mean()
+            loss = self.second(self.first(batch)).float().square().mean()
             if two_optimizers:
                 for optimizer in self.optimizers():
                     optimizer.zero_grad()
@@ -236,7 +217,7 @@ def lightning_module(two_optimizers=False):
     return Module()
 
 
-def fit(strategy, module, folder, *, epochs, logger=False, callbacks=(), ckpt_path=None):
+def fit(strategy, module, folder, *, epochs, logger=False, callbacks=(), ckpt_path=None, plugins=()):
     import lightning.pytorch as pl
 
     trainer = pl.Trainer(
@@ -247,6 +228,7 @@ def fit(strategy, module, folder, *, epochs, logger=False, callbacks=(), ckpt_pa
         log_every_n_steps=2,
         logger=logger,
         callbacks=list(callbacks),
+        plugins=list(plugins),
         default_root_dir=folder,
         enable_checkpointing=bool(callbacks),
         enable_progress_bar=False,

@@ -12,19 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import patch_shards
 import psutil
 import pytest
 import torch
 from cases import in_turn
-from forked import run_workers
 from objects import BUCKET, Objects
 from torch import Tensor
 
-from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter, apply_patch
+from taugrad.compressors import PatchMismatch, PatchReader, PatchWriter
 from taugrad.compressors.patches import __main__ as program
 from taugrad.compressors.patches import listing
-from taugrad.compressors.patches.store import part_name
 
 Weights = dict[str, Tensor]
 
@@ -283,7 +280,7 @@ def test_the_place_of_a_dead_writer_is_taken(tmp_path: Path) -> None:
     for number, change in enumerate(({"pid": gone.pid}, {"began": 0}), 1):
         holder = alive | change
         lease.write_text(json.dumps(holder))
-        part = tmp_path / part_name(holder["host"], holder["pid"], holder["key"])
+        part = tmp_path / f"{holder['key']}.part"
         part.write_bytes(b"half a file")
         with PatchWriter(tmp_path) as writer:
             assert not part.exists()
@@ -302,26 +299,3 @@ def test_the_place_of_a_writer_that_was_killed_while_it_took_it(tmp_path: Path) 
     (tmp_path / "writer-0.json").touch()
     with PatchWriter(tmp_path) as writer:
         assert writer.write(model()).number == 0
-
-
-def test_readers_of_whole_tensors_merge_the_shards_of_fsdp(tmp_path: Path) -> None:
-    run_workers(Path(patch_shards.__file__), lambda rank: (rank, tmp_path), 2)
-    states = [torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in range(3)]
-    assert not same(states[0], states[1])
-    follower, weights = tmp_path / "follower", {name: tensor.clone() for name, tensor in states[2].items()}
-    follower.mkdir()
-    reader = PatchReader(follower)
-    for number, state in enumerate(states):
-        for path in (tmp_path / "weights").glob(f"{number:010d}.*"):
-            if number < 2 or path.suffix == ".patch":
-                shutil.copy(path, follower)
-        assert reader.update(weights) == number
-        assert same(weights, state)
-    fresh = {name: torch.zeros_like(tensor) for name, tensor in states[0].items()}
-    assert PatchReader(tmp_path / "weights").update(fresh) == 2  # by a snapshot of two files
-    assert same(fresh, states[2])
-    shards = [(tmp_path / f"1.{rank}.shard").read_bytes() for rank in (0, 1)]
-    whole = {name: tensor.clone() for name, tensor in states[0].items()}
-    with pytest.raises(PatchMismatch, match="another shard of"):
-        apply_patch(whole, shards[0])
-    assert same(whole, states[0])

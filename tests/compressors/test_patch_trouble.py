@@ -1,7 +1,6 @@
 """Streams of patches that go wrong: weights tied anew, replaced streams, interrupted uploads, dead hosts."""
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import patch_ranks
 import pytest
 import torch
 from cases import in_turn
-from forked import run_workers
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -368,23 +365,6 @@ def test_ranks_with_one_host_name_and_one_process_id(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         one.write("0000000001.0of2.patch", removed())
     assert not (tmp_path / "0000000001.0of2.patch").exists()
-
-
-def test_ranks_that_all_publish(tmp_path: Path) -> None:
-    run_workers(Path(patch_ranks.__file__), lambda rank: (rank, tmp_path), 2)
-    one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    assert one["plain"] == two["plain"]
-    assert [made[0] for made in one["plain"]] == [0, 1, 2]
-    assert sorted(path.name for path in (tmp_path / "plain").glob("000*")) == [
-        "0000000000.safetensors", "0000000001.patch", "0000000002.patch", "0000000003.patch",
-    ]  # fmt: skip
-    assert {one["other"] == "published", two["other"] == "published"} == {True, False}
-    assert any("has other weights than rank" in results["other"] for results in (one, two))
-    steps = [[0, 0.0], [1, 1.0], [1, 1.0], [3, 3.0], [3, 3.0], [4, 5.0]]
-    assert [row for row in one["read"] if isinstance(row, list)] == steps
-    assert [row for row in one["read"] if isinstance(row, str)] == ["RuntimeError"]
-    assert [row for row in two["read"] if isinstance(row, str)] == ["OSError", "TypeError"]
-    assert list((tmp_path / "shards").glob("0000000003.*.safetensors"))  # behind the failure
 
 
 def test_the_place_of_a_writer_on_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
