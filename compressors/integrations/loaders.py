@@ -1,6 +1,6 @@
 """Where a model's own loader puts the tensors of a checkpoint: it runs once over tensors without values."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -117,14 +117,9 @@ def map_checkpoint(
 
     recorded = on_all(gather, record)
     lost = set.union(*(names for _, names in recorded))
-    unused = set.intersection(*(names for names, _ in recorded)) - lost
-    kinds = {_kind(whole[name]) for name in unused}
+    unused = {name: _kind(whole[name]) for name in set.intersection(*(names for names, _ in recorded)) - lost}
     tensors = dict[str, EngineTensor]()
-
-    def compare() -> set[str]:
-        return _compared(tensors, parts, unused, kinds, checkpoint, reorder)
-
-    lost.update(*on_all(gather, compare))
+    lost.update(*on_all(gather, partial(_compared, tensors, parts, unused, checkpoint, reorder)))
     if lost:
         if reloader is None:
             raise EngineRefused(f"{_few(lost)} have other bits in the engine, or its loader computes them")
@@ -255,16 +250,16 @@ def _is_constant(flat: Tensor) -> bool:
 def _compared(
     tensors: dict[str, EngineTensor],
     parts: dict[str, list[EnginePart]],
-    unused: set[str],
-    kinds: set[Any],
+    unused: Mapping[str, Any],
     checkpoint: Checkpoint,
     reorder: Callable[[EnginePart], EnginePart | None],
 ) -> set[str]:
     """Compares memory with the checkpoint, and fills in tensors; returns the names of those with other bits.
 
-    `unused`: names of those that no rank's loader has put anywhere; `kinds`: their dtypes and shapes.
+    `unused`: dtypes and shapes of those that no rank's loader has put anywhere.
     """
     bad, owners, contents = set[str](), dict[Any, str](), dict[str, Any]()
+    kinds = set(unused.values())
     for name, tensor in checkpoint():
         row = Row((name,), _dtype(tensor), tuple(tensor.shape), 0, tensor.numel())
         flat, mine = tensor.detach().contiguous().view(-1), parts.get(name, [])

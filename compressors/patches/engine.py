@@ -231,19 +231,10 @@ class EngineReader(StreamReader):
     def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
         if self._rank:
             return [], None
-        if chain := self._fetched_links(number):
-            self._files = self._listed
-            return chain, chain[-1][0]
-        self._files, chain, newest = self._links(number)
+        self._files, chain, newest = self._links(number, self._listed)
+        if not chain or not all(at in self._ahead for at, _ in chain):  # else no store is asked
+            self._files, chain, newest = self._links(number, self._store.files())
         return ([] if number is not None and chain and chain[-1][0] != number else chain), newest
-
-    def _fetched_links(self, number: int | None) -> list[Link]:
-        """The patches to a number, or all, if the thread has fetched them: no store is asked."""
-        ahead, links, at = self._ahead, list[Link](), self._at
-        while at is not None and at != number and at + 1 in ahead:
-            at += 1
-            links.append((at, list(ahead[at].files)))
-        return links if at == (self.fetched if number is None else number) else []
 
     def _follow(self, plan: Sequence[Link]) -> None:
         """Goes along all links or none."""

@@ -117,25 +117,26 @@ def apply_patch(weights: Weights, patch: bytes, *, threads: int | None = None) -
 
 
 def make(
-    before: Mapping[str, Entry], after: Mapping[str, Entry], digest: int | None, threads: int, stream: int = 0
+    before: Mapping[str, Entry], after: Mapping[str, Entry], known: Summary | None, threads: int
 ) -> tuple[list[bytes], Summary]:
-    """The sections of a patch, and what they say; `digest` is that of `before`, if it is known.
+    """The sections of a patch, and what they say; `known` has the stream, and the digest of `before`.
 
     Raises:
         PatchMismatch: they are not of one model, or other shards of it.
     """
     require_fit([entry.row for entry in before.values()], rows_of(after))
     rows, sections = list(_rows(before, after)), list[tuple[PatchSection, list[Steps]]]()
+    stream = 0 if known is None else known.stream
     old, new = ([entries[row.names[0]].piece(row) for row in rows] for entries in (before, after))
     new = [replace(b, bits=b.bits.to(a.bits.device)) for a, b in zip(old, new, strict=True)]
-    compared: list[Comparison] = by_device("compare", threads, old, new, digested=digest is None)
+    compared: list[Comparison] = by_device("compare", threads, old, new, digested=known is None)
     starts = accumulate((row.size * PATTERNS[row.dtype].width for row in rows), initial=0)
     for _, group in groupby(zip(starts, rows, compared, strict=False), lambda row: batch_of(row[0])):
         _, some, changes = zip(*group, strict=True)
         steps, factors = [change.steps for change in changes], list(map(factor_of, some))
         begin = sum(map(mul, factors, (change.digest for change in changes)))
-        if digest is not None and not sections:
-            begin = digest  # of all weights
+        if known is not None and not sections:
+            begin = known.digest  # of all weights
         end = begin + sum(map(mul, factors, (change.change for change in changes)))
         changed = sum(some_steps.positions.size for some_steps in steps)
         sections.append((PatchSection(some, changed, (begin % 2**64, end % 2**64), stream), steps))

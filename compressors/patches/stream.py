@@ -137,7 +137,9 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         self._lease = Lease(self._store, self._rank, take_over)
         self._last: dict[str, Entry] | None = None
         self._owners: dict[str, str] | None = None
-        self._stream = self._digest = self._snapshot_due = self._calls = 0
+        self._snapshot_due = self._calls = 0
+        self._after = Summary(0, 0)
+        """Of what was written last."""
         self._opened[self._store.place] += 1
         self._key = f"taugrad/patches/{self._store.place}/{self._opened[self._store.place]}"
         self.number = self._newest()
@@ -223,12 +225,12 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         patch_bytes, snapshot_bytes = 0, 0
         try:
             if self._last is None:
-                self._stream, self._snapshot_due = stream, number
+                self._snapshot_due = number
                 after = Summary(stream, digest_of(entries, self._threads))
             else:
-                patch, after = make(self._last, entries, self._digest, self._threads, self._stream)
+                patch, after = make(self._last, entries, self._after, self._threads)
                 patch_bytes = self._store.write(f"{name}.patch", patch)
-                self._remember(entries, number, after.digest)
+                self._remember(entries, number, after)
             if number >= self._snapshot_due:  # behind the patch: where this fails, the stream goes on
                 snapshot_bytes = self._store.write(
                     f"{name}.safetensors", write_snapshot(entries, number, after)
@@ -238,7 +240,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
                     self._store.replace("model.safetensors.index.json", index)
                 self._snapshot_due = number + self._full_every
                 if self._last is None:
-                    self._remember(entries, number, after.digest)
+                    self._remember(entries, number, after)
                 self._trim()
         except BaseException:
             if self.number < number and (part or self._is_left(number)):
@@ -253,7 +255,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         except Exception:
             return True
 
-    def _remember(self, entries: Mapping[str, Entry], number: int, digest: int) -> None:
+    def _remember(self, entries: Mapping[str, Entry], number: int, after: Summary) -> None:
         """Keeps weights as they are written; those that are tied now have one copy."""
         firsts = dict[Any, str]()
         owners = {name: firsts.setdefault(entry.place, name) for name, entry in entries.items()}
@@ -265,7 +267,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         else:
             for name in firsts.values():
                 self._last[name].bits.copy_(entries[name].bits)
-        self.number, self._digest = number, digest
+        self.number, self._after = number, after
 
     def _trim(self) -> None:
         if not self._keep:
@@ -305,9 +307,10 @@ class StreamReader:
         self.number: int | None = None
         """Of the weights; None before the first update."""
 
-    def _links(self, number: int | None = None) -> tuple[dict[str, File], list[Link], int | None]:
-        """The files that may be read, the links to the newest number, or to one, and the newest one."""
-        found = self._store.files()
+    def _links(
+        self, number: int | None, found: Mapping[str, File]
+    ) -> tuple[dict[str, File], list[Link], int | None]:
+        """Of some files, those that may be read, the links to a number, or the newest, and the newest."""
         files = {name: file for name, file in found.items() if self._is_due(name, file)}
         sets, last = complete(files), inf if number is None else number
         if self._is_replaced(sets, files):
@@ -382,7 +385,7 @@ class PatchReader(StreamReader):
         """
         entries = entries_of(weights, writable=True)
         for _ in range(TRIES):
-            files, chain, _ = self._links()
+            files, chain, _ = self._links(None, self._store.files())
             if all(self._advance(entries, files, *link) for link in chain):
                 break
         return self.number

@@ -172,6 +172,10 @@ class Group:
     def verify(self) -> Any:
         return self.run(lambda engine: engine.reader.verify())
 
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.reader.close()
+
     def has(self, weights: Weights) -> bool:
         """Whether each rank's memory is that of one which has just loaded these weights."""
         return all(
@@ -229,8 +233,7 @@ def test_memory_is_that_of_an_engine_that_has_loaded_the_number(ranks: int, tmp_
 
     assert away.run(updated) == 8
     assert away.has(states[8])
-    for engine in group.engines:
-        engine.reader.close()
+    group.close()
 
 
 @in_turn("ranks", [1, 2])
@@ -282,8 +285,7 @@ def test_an_update_that_fails_changes_nothing(ranks: int, fault: str, tmp_path: 
     for follower in (group, ahead):
         assert follower.update(3) == 3  # a thread may not have looked since
         assert follower.has(states[3])
-    for engine in ahead.engines:
-        engine.reader.close()
+    ahead.close()
 
 
 def test_what_changed_behind_the_readers_back_is_found_and_replaced(tmp_path: Path) -> None:
@@ -332,8 +334,7 @@ def test_a_copy_of_the_stream_that_goes_on_otherwise_is_followed(ranks: int, tmp
             assert group.update() == number
             assert group.has(weights)
             step(weights, number)
-    for engine in group.engines:
-        engine.reader.close()
+    group.close()
 
 
 def test_a_late_patch_of_a_writer_that_was_taken_over(

@@ -76,20 +76,21 @@ def published(place: Any, count: int, **options: Any) -> list[Weights]:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[Objects]:
+def bucket() -> Iterator[None]:
     objects = Objects()
-    yield objects
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in objects.variables.items():
+            patched.setenv(name, value)
+        yield
     objects.stop()
 
 
 @in_turn("kind", ["folder", "memory", "s3"])
 def test_readers_follow(
-    kind: str, tmp_path: Path, bucket: Objects, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    kind: str, tmp_path: Path, bucket: None, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     names = {"folder": tmp_path / "weights", "memory": "memory://weights", "s3": f"s3://{BUCKET}/weights"}
     place = names[kind]
-    for name, value in bucket.variables.items():
-        monkeypatch.setenv(name, value)
     follower, late = PatchReader(place), PatchReader(place)
     mine, others, weights = model(9), model(8), model()
     assert follower.update(mine) is None
@@ -221,9 +222,7 @@ def test_old_ones_are_removed(tmp_path: Path) -> None:
     assert same(weights, states[13])
 
 
-def test_a_second_writer_is_refused(tmp_path: Path, bucket: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bucket.variables.items():
-        monkeypatch.setenv(name, value)
+def test_a_second_writer_is_refused(tmp_path: Path, bucket: None) -> None:
     for place in (tmp_path, f"memory://{uuid.uuid4()}", f"s3://{BUCKET}/two"):
         first, weights = PatchWriter(place), model()
         first.write(weights)

@@ -25,6 +25,9 @@ class Server(ThreadingHTTPServer):
         self.refused = set[int]()
         self.start_again()
 
+    def beside(self) -> VllmServer:
+        return VllmServer(f"http://127.0.0.1:{self.server_port}", str(self.place))
+
     def start_again(self) -> None:
         self.version, self.number = "default", -1
         self.ready = self.updates = self.paused = False
@@ -98,7 +101,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_a_server_is_brought_to_the_newest_number_that_it_reaches(server: Server, tmp_path: Path) -> None:
-    beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
+    beside = server.beside()
     with pytest.raises(FileNotFoundError, match="nothing is published"):
         beside.follow()
     weights = {"weight": torch.arange(4096.0)}
@@ -157,7 +160,7 @@ def test_a_server_is_brought_to_the_newest_number_that_it_reaches(server: Server
 def test_a_stream_that_was_replaced_is_loaded_where_its_newest_number_is_the_same(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
+    beside = server.beside()
     with PatchWriter(tmp_path) as writer:
         writer.write({"weight": torch.ones(9)})
     monkeypatch.setattr(server, "route", route := Mock(wraps=server.route))
@@ -178,11 +181,11 @@ def test_what_a_follower_has_left_that_was_killed(server: Server, tmp_path: Path
     with PatchWriter(tmp_path) as writer:
         for number in (0, 1):
             writer.write({"weight": torch.ones(9) + number})
-            VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path)).follow()
+            server.beside().follow()
             server.paused = server.updates = True
             if number:
                 writer.write({"weight": torch.zeros(9)})
-            VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path)).follow()
+            server.beside().follow()
             assert not server.paused
             assert server.updates == (number == 0)
             assert server.number == 2 * number
@@ -192,7 +195,7 @@ def test_what_a_follower_has_left_that_was_killed(server: Server, tmp_path: Path
 def test_a_server_that_does_not_answer_is_left_as_before(
     route: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = VllmServer(f"http://127.0.0.1:{server.server_port}", str(tmp_path))
+    beside = server.beside()
     server.start_again()
     with PatchWriter(tmp_path) as writer:
         writer.write({"weight": torch.ones(9)})
