@@ -137,7 +137,7 @@ class EnginePart:
         """Writes the elements of a flattened checkpoint tensor, of any dtype, to memory."""
         memory = self._in_checkpoint_order()
         target = self._strided(memory, self.begin, "target")
-        target.copy_(self._strided(whole, self.offset, "source"))
+        target.copy_(self._strided(whole, self.offset, "source").to(target.dtype))
         if self.order is not None:
             self.memory.view(-1, self.order.size)[:, self.order] = memory.view(-1, self.order.size)
 
