@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.tensor import DTensor
 
 from ..errors import CorruptMessage, PatchMismatch, reaching
+from ..torch_internals import PrefixStore, default_store
 from .format import Summary, read_sections, summary
 from .make import make, prepare
 from .snapshot import load_snapshot, snapshot_summary, write_index, write_snapshot
@@ -190,7 +190,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
         return self._write(entries, stream, f".{self._rank}of{dist.get_world_size()}")
 
     def _write_on_one_rank(self, weights: Weights) -> Published:
-        store = PrefixStore(self._key, _get_default_store())
+        store = PrefixStore(self._key, default_store())
         writer, key = int(store.compare_set("writer", "", str(self._rank))), str(self._calls)
         self._calls += 1
         if writer == self._rank:

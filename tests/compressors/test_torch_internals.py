@@ -57,7 +57,4 @@ def test_no_other_module_has_private_names_of_torch() -> None:
         for path in sorted(COMPRESSORS.rglob("*.py"))
         if path.name not in homes and (names := private_uses(path.read_text(encoding="utf-8")))
     }
-    assert uses == {
-        "patches/stream.py": {"_get_default_store"},
-        "reduce_scatter.py": {"_fully_shard", "_fsdp_api"},  # a base class, since torch 2.9
-    }
+    assert uses == {"reduce_scatter.py": {"_fully_shard", "_fsdp_api"}}  # a base class, since torch 2.9
