@@ -71,7 +71,7 @@ class VllmServer:
         if not is_new and self._number == newest and not is_replaced:
             self._files = files
             return None
-        if not is_new and self._is_left(files):
+        if not is_new and self._left[0] == self._leading(files) and time.monotonic() < self._left[1]:
             return None
         number, digest, fetched = self._served()
         if number == newest and not is_replaced:
@@ -138,9 +138,6 @@ class VllmServer:
         """The files by which the server can go on: the next patch, and snapshots."""
         due = -1 if self._number is None else self._number + 1
         return {n: f for n, f in files.items() if n.endswith(".safetensors") or number_of(n) == due}
-
-    def _is_left(self, files: dict[str, File]) -> bool:
-        return self._left[0] == self._leading(files) and time.monotonic() < self._left[1]
 
     def _is_replaced(self, files: dict[str, File], newest: int) -> bool:
         """Whether the newest number has other files than when it was served, as those of another stream."""

@@ -102,10 +102,6 @@ def _split(values: NDArray[np.uint64]) -> tuple[NDArray[Any], Bytes]:
     return symbols, values.view(np.uint8).reshape(-1, 8)[np.arange(8) < left[:, None]]
 
 
-def _low_bytes(symbols: NDArray[Any]) -> int:
-    return int((symbols >> 8).sum(dtype=np.int64))
-
-
 def _join(symbols: NDArray[Any], low: Bytes) -> NDArray[np.uint64]:
     left, values = symbols >> 8, np.zeros((symbols.size, 8), np.uint8)
     values[np.arange(8) < left[:, None]] = low
@@ -267,7 +263,7 @@ def read_steps(section: PatchSection, threads: int) -> list[Steps]:
     updates = [take("steps", sparse, sparse=True)] if len(sparse) else []
     updates += [take("steps", coded, sparse=False)] if len(coded) else []
     raw = [row for row in rows if row.mode == RAW and row.size]
-    sizes = [_low_bytes(update.values) for update in updates]
+    sizes = [int((update.values >> 8).sum(dtype=np.int64)) for update in updates]  # of the low bytes
     sizes += [row.size * PATTERNS[row.dtype].width for row in raw]
     data = take("bits", _segments([sum(sizes)]), sparse=False).values if any(sizes) else _NOTHING
     if messages:
