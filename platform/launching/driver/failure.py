@@ -8,8 +8,8 @@ from ...training.manifest import CheckpointError
 from ...user_code import UserCodeError, UserCodeRaised
 
 Cause = Literal["diverged", "own code", "checkpoint", "other"]
-"""`diverged` recurs from the same checkpoint; `own code`, and what is wrong with a checkpoint, recurs until the
-user has fixed it."""
+"""`diverged` recurs from the same checkpoint; `own code` and `checkpoint` recur until the user has put it
+right."""
 
 
 class RunFailed(RuntimeError):
