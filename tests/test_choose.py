@@ -57,11 +57,6 @@ def test_the_methods_of_the_page_are_those_that_commands_print():
     assert f"{CLEARLY:g} times faster to a target" in PAGE
 
 
-@in_turn("case", BOXES)
-def test_what_is_advised_is_a_valid_spec(case):
-    RunSpec.model_validate(BOXES[case])
-
-
 def test_each_call_for_a_loop_of_ones_own_says_what_the_box_says():
     functions = {function.__name__: function for function in (LocalSteps, compress_gradients)}
     calls = {case: re.findall(r"```python\n(.+?)```", text, re.DOTALL) for case, text in SECTIONS.items()}

@@ -92,20 +92,15 @@ def test_only_main_knows_the_command_line(name):
     [
         ("compressors", "import ray", False),
         ("compressors", "def late():\n    import ray.tune", False),
-        ("compressors", "from transformers import Trainer", False),
         ("compressors.integrations", "import mlflow\nfrom ..hook import compress_gradients", True),
         ("compressors.integrations", "from taugrad.platform import spec", False),
         ("compressors", "from taugrad import platform", False),
         ("compressors", "from .. import platform", False),
         ("compressors.ops", "from ...platform.spec import Spec", False),
-        ("compressors", "if True:\n    from taugrad.dashboards import style", False),
         ("platform", "from taugrad.search import space", False),
         ("platform", "from taugrad.cli import main", False),
-        ("search", "from taugrad import dashboards as views", False),
         ("dashboards", "from taugrad.search.front import Front", False),
-        ("search", "from taugrad import cli", False),
         ("search", "from taugrad.commands.train import run_train", False),
-        ("compressors.methods", "from ..update import SparseUpdate\nfrom . import sparse", True),
         ("compressors", "import platform, numpy, search_engine\nfrom taugrad import __version__", True),
         ("platform", "from taugrad.compressors import CompressionState\nimport ray, mlflow", True),
         ("search", "from taugrad.platform.spec import Spec\nfrom taugrad.compressors import hook", True),
@@ -164,14 +159,6 @@ def test_adapters_are_imported_by_those_who_use_them():
 
 def test_nothing_hides_the_standard_librarys_platform():
     assert not [path for path in ("platform/__init__.py", "platform.py") if (ROOT / path).exists()]
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_package_reaches_a_room_through_a_link(room):
-    link = ROOT / "src" / "taugrad" / room
-    assert link.is_symlink()
-    assert link.resolve() == ROOT / room
-    assert len(list((ROOT / room).rglob("*.py"))) > 5
 
 
 def test_no_page_holds_what_a_merge_left():

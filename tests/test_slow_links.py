@@ -31,16 +31,6 @@ def as_matrix(gradient: torch.Tensor) -> np.ndarray:
     return np.atleast_2d(gradient.double().numpy())
 
 
-@pytest.mark.parametrize("shape", [(128, 192), (65, 16), (130,), (1, 7)])
-def test_coefficients_are_scipys_of_each_block(shape):
-    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    matrix = as_matrix(gradient)
-    expected = np.concatenate([dctn(matrix[block], norm="ortho").ravel() for block in blocks(matrix)])
-    transformed = demo.coefficients(gradient)
-    np.testing.assert_allclose(transformed.numpy().ravel(), expected, atol=1e-12)
-    np.testing.assert_allclose(demo.gradient_of(transformed), gradient, atol=1e-12)
-
-
 def test_it_trains_as_its_paper_says(monkeypatch):
     gradients = defaultdict(list)
 
