@@ -168,20 +168,14 @@ def test_a_wrong_tokenizer_is_named(one_file, tmp_path):
 # The cache.
 
 
-def test_tokens_are_made_once(one_file, cache, monkeypatch):
-    config = Text(path=str(one_file), context=8)
-    first = row_of(load(config).train)
-    monkeypatch.setattr("taugrad.platform.data.text._written", None)
-    assert row_of(load(config).train) == first
-    assert [path.suffix for path in cache.iterdir()] == [".bin"]
-
-
 @pytest.mark.parametrize("damage", ["flipped in its head", "flipped", "cut", "gone", "longer"])
 def test_a_damaged_cache_is_made_anew(one_file, cache, damage):
     config = Text(path=str(one_file), context=8)
     whole = row_of(load(config).train)
     (path,) = cache.iterdir()
-    good = path.read_bytes()
+    good, made = path.read_bytes(), path.stat().st_mtime_ns
+    load(config)
+    assert path.stat().st_mtime_ns == made  # tokens are made once
     if damage == "gone":
         path.unlink()
     else:
@@ -225,37 +219,23 @@ def test_nanogpts_tokens_are_read(tmp_path):
     check_resumes(lambda: load(Tokens(path=tmp_path, context=1)))
 
 
-@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
-def test_a_token_beyond_the_vocabulary_is_named_with_its_offset(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("taugrad.platform.data.tokens._CHUNK", 16)
-    tokens = [1] * 100
-    tokens[37] = 600
-    write_tokens(tmp_path, *((tokens, [1] * 100) if name == "train.bin" else ([1] * 100, tokens)))
-    with refused(tmp_path / name, match=r"token 600 at offset 74; .* below vocabulary = 600"):
-        load(Tokens(path=tmp_path, context=5, vocabulary=600))
-    load(Tokens(path=tmp_path, context=5, vocabulary=601))
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "half a token is at offset 198"),
-        (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.unlink(), "cannot be read (No such file"),
-        (lambda path: path.write_bytes(bytes(8)), "holds 4 tokens; .* context = 5"),
-    ],
-)
-@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
-def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
-    write_tokens(tmp_path, [1] * 100, [1] * 100)
-    damage(tmp_path / name)
-    with refused(tmp_path / name, match=said.replace("(", r"\(")):
-        load(Tokens(path=tmp_path, context=5))
+ONES = struct.pack("<100H", *[1] * 100)
+BEYOND = np.random.default_rng(5).integers(0, 50_257, 100).astype("<u2")
+BEYOND[37] = 60_000
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        (ONES[:-1], "half a token is at offset 198"),
+        (b"", "is empty"),
+        (None, r"cannot be read \(No such file"),
+        (bytes(8), "holds 4 tokens; .* context = 5"),
+        (
+            BEYOND.tobytes(),
+            "token 60000 at offset 74; .* vocabulary = 50257",
+        ),
+        # Other forms than 16 bits a token.
         (gzip.compress(LINES), "is compressed by gzip"),
         (LINES, "bytes are alike, as in text"),
         (Path(lzma.__file__).read_bytes(), "bytes are alike, as in text"),
@@ -264,12 +244,20 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path, name, damage, said):
         ((np.random.default_rng(5).zipf(1.3, 20_000) % 50_257).astype(">u2").tobytes(), "high byte first"),
         (np.random.default_rng(5).integers(0, 65, 2_000).astype(">u2").tobytes(), "high byte first"),
     ],
-    ids=["gzip", "lines of one form", "text", "8 bits", "xz", "big-endian", "big-endian characters"],
+    ids=[
+        *("half a token", "empty", "missing", "short", "beyond the vocabulary", "gzip", "lines of one form"),
+        *("text", "8 bits", "xz", "big-endian", "big-endian characters"),
+    ],
 )
-def test_other_forms_are_no_tokens_of_16_bits(tmp_path, content, said):
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+def test_a_wrong_file_of_tokens_is_named(tmp_path, name, content, said, monkeypatch):
+    monkeypatch.setattr("taugrad.platform.data.tokens._CHUNK", 16)
     write_tokens(tmp_path, [1] * 100, [1] * 100)
-    (tmp_path / "train.bin").write_bytes(content[: len(content) // 2 * 2])
-    with refused(tmp_path / "train.bin", match=said):
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content if len(content) < 200 else content[: len(content) // 2 * 2])
+    with refused(tmp_path / name, match=said):
         load(Tokens(path=tmp_path, context=5))
 
 

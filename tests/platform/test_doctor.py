@@ -52,21 +52,15 @@ def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
     assert result["MLflow"].state == "ok"
 
 
-def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(findings, monkeypatch, capsys):
-    good = doctor.Finding("this", "ok", "is here")
-    monkeypatch.setattr(doctor, "examine", lambda: iter([good]))
-    assert cli.main(["doctor"]) == OK
+@pytest.mark.parametrize(("state", "code"), [("ok", OK), ("wrong", FAILED)])
+def test_every_finding_is_printed_and_the_exit_code_tells_of_what_is_wrong(state, code, monkeypatch, capsys):
+    findings = [doctor.Finding("this", "ok", "is here"), doctor.Finding("that", state, "is not", "mend it")]
+    monkeypatch.setattr(doctor, "examine", lambda: iter(findings))
+    assert cli.main(["doctor"]) == code
     printed = capsys.readouterr().out
-    assert printed.startswith("ok      this           is here\nnothing to fix\n")
-    assert "docs/choose.md" in printed
-    monkeypatch.setattr(
-        doctor, "examine", lambda: iter([good, doctor.Finding("that", "wrong", "is not", "mend it")])
-    )
-    assert cli.main(["doctor"]) == FAILED
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("WRONG")
-    assert lines[2].strip() == "-> mend it"
-    assert lines[3] == "1 thing to fix"
+    assert "is here" in printed
+    assert "mend it" in printed
+    assert ("nothing to fix" in printed) == (state == "ok")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from recorder import Recorder, saved_in, trainer_of
 
 from taugrad.platform.launching.run_status import RunStatus
 from taugrad.platform.launching.worker.interruption import Interruption
-from taugrad.platform.training.reporting import TRAINING
 
 WORKERS = 4
 
@@ -50,18 +49,6 @@ def test_workers_in_lockstep_end_after_the_same_iteration():
     assert len(ends) == WORKERS
     assert len(set(ends.values())) == 1
     assert min(ends.values()) > 1
-
-
-def test_a_status_knows_whether_there_is_something_to_save():
-    status = RunStatus()
-    status.add_stage("reading the data")
-    assert not status.interrupt()
-    status.add_stage(TRAINING)
-    assert status.interrupt()
-    assert status.is_interrupted()
-    assert not status.is_saved()
-    status.set_saved()
-    assert status.is_saved()
 
 
 def test_a_worker_that_hears_no_answer_goes_on():

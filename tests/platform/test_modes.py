@@ -46,7 +46,7 @@ def real(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
-    specs = {name: simulating(spec) for name, spec in (ALIKE | DENSE | TWO | SHARDED).items()}
+    specs = {name: simulating(spec) for name, spec in (ALIKE | TWO | SHARDED).items()}
     (run,) = train(specs, 1, tmp_path_factory.mktemp("simulated") / "runs")
     return run
 
@@ -114,17 +114,11 @@ def test_collectives_end_with_the_bits_of_the_pattern_sharded(real, simulated):
     assert same(real[name][0], real[name][0]["resumed"])
 
 
-def test_uncompressed_simulation_differs_only_in_the_order_of_addition(real, simulated):
-    (name,) = DENSE
-    assert simulated[name]["totals"] == real[name][0]["totals"]
-    for key, expected in real[name][0]["weights"].items():
-        torch.testing.assert_close(simulated[name]["weights"][key], expected, rtol=1e-5, atol=1e-6)
-
-
 def test_uncompressed_simulation_of_two_workers_is_ddp_to_the_bit(real, simulated):
     (name,) = TWO
     assert same(real[name][0], simulated[name])
     assert real[name][0]["totals"] == simulated[name]["totals"]
+    assert real[name][0]["links"] is simulated[name]["links"] is None  # the transport decides about them
 
 
 # What goes over which link.
@@ -138,12 +132,6 @@ def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, rea
             assert all(torch.equal(links[what], expected[what]) for what in ("bytes", "messages"))
         assert int(expected["bytes"].sum()) == actual["totals"]["received_bytes"]
         assert int(expected["messages"].sum()) == actual["totals"]["messages"]
-
-
-@in_turn("name", DENSE | TWO)
-def test_where_the_transport_decides_about_links_none_are_told(name, real, simulated):
-    assert real[name][0]["links"] is None
-    assert simulated[name]["links"] is None
 
 
 def sent_by_rank(runs: list[Result], what: str) -> torch.Tensor:

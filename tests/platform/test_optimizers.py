@@ -8,7 +8,7 @@ import torch
 
 from taugrad.platform.data.shape import Shape
 from taugrad.platform.models.building import build
-from taugrad.platform.replica.optimizer import build_optimizer, hidden_matrices, orthogonalized
+from taugrad.platform.replica.optimizer import build_optimizer, hidden_matrices
 from taugrad.platform.spec.models import Gpt
 from taugrad.platform.spec.training import Adam, Lamb, Lars, Muon
 
@@ -136,13 +136,6 @@ def test_muon_orthogonalizes_matrices_and_is_adamw_for_the_rest():
         return w - 0.02 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.99**t)) + 1e-8)
 
     assert_close(trained(Muon(lr=0.02, weight_decay=0.1, betas=(0.9, 0.99))), written_out(step), rtol=1e-7)
-
-
-def test_muons_steps_have_singular_values_near_one():
-    for shape in ((40, 30), (30, 40)):
-        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        values = torch.linalg.svdvals(orthogonalized(matrix))
-        assert 0.6 < values.min() < values.max() < 1.3
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from taugrad.platform.places import FOLDER, absolute_variables, address_of, enter_folder, home, placed
+from taugrad.platform.places import absolute_variables, address_of, home, placed
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.fields import all_fields, alternatives, held
 
@@ -91,10 +91,3 @@ def test_the_environments_paths_are_absolute(tmp_path, monkeypatch):
     }
     assert absolute_variables(given | changes) == {"PYTHONPATH": changes["PYTHONPATH"]}
     assert absolute_variables({}) == {"PYTHONPATH": str(tmp_path)}
-
-
-def test_a_users_function_finds_the_commands_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir("/")
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    enter_folder()
-    assert Path.cwd() == tmp_path

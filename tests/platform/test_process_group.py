@@ -78,16 +78,6 @@ def test_the_workers_of_a_node_are_a_site_by_default(five_workers):
     assert result.model_copy(update={"sync": spec().sync}) == spec()
 
 
-def test_sites_that_the_spec_names_stay(five_workers):
-    named = spec(pattern="hierarchical", sites=[[0, 1, 2, 3], [4]])
-    assert with_sites(named) == named
-
-
-SITES = {"pattern": "hierarchical", "sites": [[0, 1, 2, 3, 4]]}
-
-
-@pytest.mark.parametrize(
-    "sync", [{}, {"pattern": "ring"}, {"mode": "simulated", "of": {"mode": "gradients", **SITES}}]
-)
-def test_without_the_pattern_there_are_no_sites(sync, five_workers):
-    assert with_sites(spec(**sync)) == spec(**sync)
+def test_sites_that_are_named_or_not_asked_for_stay(five_workers):
+    for sync in {"pattern": "hierarchical", "sites": [[0, 1, 2, 3], [4]]}, {"pattern": "ring"}:
+        assert with_sites(spec(**sync)) == spec(**sync)

@@ -71,14 +71,6 @@ def test_a_place_that_is_taken_ends_the_run_and_one_that_fails_does_not(
     assert "were not published: [Errno 28] No space left on device" in caplog.text
 
 
-def test_publishing_changes_neither_hash_nor_params_of_runs_without_it() -> None:
-    plain = specs.digits()
-    assert not [name for name in plain.flat() if name.startswith("publish")]
-    other = specs.digits(publish={"path": "weights"})
-    assert other.fingerprint() == plain.fingerprint()
-    assert other.flat()["publish.path"] == "weights"
-
-
 def test_a_publication_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Object stores raise classes of their own, not OSError."""
     publishing, model = Publisher(str(tmp_path), 10, None), torch.nn.Linear(2, 2)

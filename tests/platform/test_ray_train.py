@@ -3,7 +3,6 @@ that does not take us; test_preflight has one that wants a token."""
 
 import inspect
 import json
-import signal
 import sys
 from types import SimpleNamespace
 
@@ -17,22 +16,9 @@ from taugrad.compressors.errors import CorruptMessage, NonFiniteGradient, PeerLo
 from taugrad.platform.launching.driver import ray_internals
 from taugrad.platform.launching.driver.cluster import ray_cluster
 from taugrad.platform.launching.driver.failure import run_failed
-from taugrad.platform.launching.driver.ray_internals import trainer_for
 from taugrad.platform.spec import SpecError
 from taugrad.platform.training.manifest import CheckpointError
 from taugrad.platform.user_code import UserCodeError, UserCodeRaised
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_ctrl_c_stays_the_commands(alone):
-    """Ray Train's own handler ends the process with code 1 and without a word."""
-    kind = trainer_for(alone)
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        kind._register_sigint_handler(object.__new__(kind), None)
-        assert signal.getsignal(signal.SIGINT) is before
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_the_private_names_that_are_used_are_in_this_version_of_ray():

@@ -180,20 +180,45 @@ def test_any_sensible_tau_survives_the_way_to_the_workers(tau):
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_the_fingerprint_is_of_the_computation_alone():
-    spec = RunSpec()
-    same = RunSpec(name="other", experiment="elsewhere", storage=Path("/tmp/x"))
-    assert spec.fingerprint() == same.fingerprint()
-    assert spec.fingerprint() != RunSpec(seed=1).fingerprint()
+ENCRYPTED = {
+    "sync": {"mode": "gradients", "pattern": "sharded", "authenticated": True},
+    "compressor": "wgt(1)",
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "without", "params"),
+    [
+        (
+            {"name": "other", "experiment": "elsewhere", "storage": "/tmp/x"},
+            {},
+            {"name", "experiment", "storage"},
+        ),
+        ({"publish": {"path": "weights"}}, {}, {"publish.path"}),
+        (
+            ENCRYPTED,
+            ENCRYPTED | {"sync": {"mode": "gradients", "pattern": "sharded"}},
+            {"sync.authenticated"},
+        ),
+    ],
+    ids=["names", "publish", "encryption"],
+)
+def test_what_computes_nothing_else_changes_no_fingerprint(fields, without, params):
+    spec, other = RunSpec.model_validate(fields), RunSpec.model_validate(without)
+    assert spec.fingerprint() == other.fingerprint()
+    assert params <= {name for name, value in spec.flat().items() if value != other.flat().get(name)}
 
 
 def test_fields_of_the_computation_change_the_fingerprint():
-    def of(compressor="none", **sync):
-        return RunSpec.model_validate({"sync": sync, "compressor": compressor}).fingerprint()
+    def of(**sync):
+        return RunSpec.model_validate({"sync": sync}).fingerprint()
 
     assert RunSpec().fingerprint() == of(mode="gradients") == "64a3aa3941de"
-    assert of(mode="weights", every=4, quorum=0.75) != of(mode="weights", every=4)
-    assert of(mode="weights", every=4, delay_steps=1) != of(mode="weights", every=4)
+    fingerprints = {RunSpec(seed=1).fingerprint(), RunSpec().fingerprint()}
+    fingerprints |= {
+        of(mode="weights", every=4, **more) for more in ({}, {"quorum": 0.75}, {"delay_steps": 1})
+    }
+    assert len(fingerprints) == 5
 
 
 def test_groups_of_fields_that_a_mode_has_not_are_no_params():
@@ -201,5 +226,6 @@ def test_groups_of_fields_that_a_mode_has_not_are_no_params():
         RunSpec.model_validate({"sync": {"mode": "weights", **fields}}).flat()
         for fields in ({}, {"every": 4, "quorum": 0.75})
     )
-    assert not [name for name in plain if name.startswith(("sync.quorum", "sync.deadline", "sync.schedule"))]
+    absent = ("sync.quorum", "sync.deadline", "sync.schedule", "publish")
+    assert not [name for name in plain if name.startswith(absent)]
     assert with_one["sync.quorum"] == "0.75"

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -23,20 +23,13 @@ from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.manifest import CheckpointError
 from taugrad.platform.training.trainer import Trainer
 
-EPOCHS, BATCH, EXAMPLES = 3, 30, 250  # nine batches an epoch, the last of 10: uneven among 3 workers
-SPEC = small(
-    EXAMPLES,
-    101,
-    epochs=EPOCHS,
-    batch_size=BATCH,
-    optimizer=sgd(0.1, 0.9, 1e-3),
-    schedule={"kind": "step", "epochs": 1, "factor": 0.5},
-) | {"tracking": {"flush_interval": 4, "layer_interval": 5}, "checkpoint": {"interval": 10}}
-GROWN_EPOCHS, FIRST, MOST, RATE, DECAY, WARMUP = 5, 10, 60, 0.02, 5e-3, 20
+EXAMPLES, TESTS, WORKERS = 250, 101, 3
+SPEC = small(EXAMPLES, TESTS, epochs=1, batch_size=30)
+EPOCHS, FIRST, MOST, RATE, DECAY, WARMUP = 5, 10, 60, 0.02, 5e-3, 20
 GROWN = small(
     EXAMPLES,
-    101,
-    epochs=GROWN_EPOCHS,
+    TESTS,
+    epochs=EPOCHS,
     batch_size=FIRST,
     batch_growth={"kind": "adabatch", "most": MOST},
     optimizer=sgd(RATE, 0.9, DECAY),
@@ -50,17 +43,16 @@ RESUMED = GROWN | {
     "compressor": "bgt(0.02)",
     "checkpoint": {"interval": 1},
 }
-WORKERS = 1, 3
 
 
 def work(rank: int, workers: int, folder: Path) -> dict[str, dict]:
-    """In each worker: every training; of several also one that grows, and one resumed in an epoch."""
-    specs = {"base": SPEC} | ({} if workers == 1 else {"grown": GROWN})
-    results = {name: _outcome(*recorder.trained(spec)) for name, spec in specs.items()}
-    if workers > 1:
-        results["whole"] = _outcome(*recorder.trained(RESUMED, folder))
-        saved = recorder.saved_in(folder / str(results["whole"]["evaluations"][-2][0] + 1), rank)
-        results["resumed"] = _outcome(*recorder.trained(RESUMED, folder / "resumed", saved))
+    """In each worker: batches that grow; the same resumed in an epoch."""
+    results = {
+        "grown": _outcome(*recorder.trained(GROWN)),
+        "whole": _outcome(*recorder.trained(RESUMED, folder)),
+    }
+    saved = recorder.saved_in(folder / str(results["whole"]["evaluations"][-2][0] + 1), rank)
+    results["resumed"] = _outcome(*recorder.trained(RESUMED, folder / "resumed", saved))
     return results | {"evaluation": evaluation(rank, workers)}
 
 
@@ -88,63 +80,18 @@ def evaluation(rank: int, workers: int) -> dict:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What workers of a number brought back; each number trains once."""
-    return cache(
-        lambda workers: run_group("test_trainer", "work", workers, tmp_path_factory.mktemp("workers"))
-    )
+    """By rank."""
+    return run_group("test_trainer", "work", WORKERS, tmp_path_factory.mktemp("workers"))
 
 
-@pytest.fixture(scope="module")
-def plain():
-    """Single-process SGD on whole batches, written out: weights, losses and accuracies."""
-    spec, accuracies = RunSpec.model_validate(SPEC), []
-
-    def batches(model, data):
-        for epoch in range(EPOCHS):
-            order = epoch_order(EXAMPLES, spec.seed, epoch)
-            for start in range(0, EXAMPLES, BATCH):
-                yield order[start : start + BATCH], {"lr": 0.1 * 0.5**epoch}
-            guesses = model(data.test_inputs).argmax(1)
-            accuracies.append((guesses == data.test_labels).double().mean().item())
-
-    optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=1e-3)
-    model, losses = plain_loop(spec, batches, optimizer)
-    return {"weights": model.state_dict(), "losses": losses, "accuracies": accuracies}
-
-
-@pytest.fixture(params=WORKERS)
-def trained(request, results):
-    return [result["base"] for result in results(request.param)]
-
-
-def test_any_number_of_workers_trains_as_one_process_on_the_whole_batch(trained, plain):
-    for name, expected in plain["weights"].items():
-        torch.testing.assert_close(trained[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_logged_loss_is_that_of_the_whole_batch(trained, plain):
-    losses = {step: m["train/loss"] for step, m in trained[0]["logged"] if "train/loss" in m}
-    assert list(losses) == list(range(1, len(plain["losses"]) + 1))
-    np.testing.assert_allclose(list(losses.values()), plain["losses"], rtol=1e-4)
-
-
-def test_the_evaluation_counts_every_test_example_once(trained, plain):
-    results = [m["eval/accuracy"] for _, m in trained[0]["evaluations"]]
-    assert results == pytest.approx(plain["accuracies"], abs=1 / 101 + 1e-9)
-    assert [step for step, _ in trained[0]["evaluations"]] == [9, 18, 27]
-    for other in trained[1:]:
-        assert [m["eval/accuracy"] for _, m in other["evaluations"]] == results
-
-
-def test_no_bit_of_an_evaluation_depends_on_the_number_of_workers(results):
-    result = [result["evaluation"] for workers in WORKERS for result in results(workers)]
-    assert len(result) == sum(WORKERS)
+def test_no_bit_of_an_evaluation_depends_on_the_number_of_workers(results, alone):
+    result = [evaluation(0, 1), *(result["evaluation"] for result in results)]
     assert len({(row["accuracy"], row["loss"]) for row in result}) == 1
     assert all(row["training"] for row in result)
 
 
 def test_an_evaluation_is_that_of_the_formula_in_float64(results):
-    result = results(3)[1]["evaluation"]
+    result = results[1]["evaluation"]
     w1, b1, w2, b2 = (tensor.double().numpy() for tensor in result["weights"].values())
     scores = np.tanh(result["inputs"].double().numpy() @ w1.T + b1) @ w2.T + b2
     truth = result["labels"].numpy()
@@ -153,19 +100,13 @@ def test_an_evaluation_is_that_of_the_formula_in_float64(results):
     assert result["accuracy"] == (scores.argmax(1) == truth).mean()
 
 
-def test_only_worker_0_logs_and_all_write_checkpoints(trained):
-    for rank, result in enumerate(trained):
-        assert bool(result["logged"]) == (rank == 0)
-        assert result["checkpoints"] == [10, 20, 27]
-
-
 # Batches and rates that change.
 
 
 @pytest.fixture(scope="module")
 def plain_grown():
     """AdaBatch, sqrt(k) and the decay of k steps, halving and warm-up, in one process."""
-    spec, sizes, ends = RunSpec.model_validate(GROWN), [], []
+    spec, sizes, ends, errors = RunSpec.model_validate(GROWN), [], [], []
 
     def wrong(model, data) -> int:
         with torch.no_grad():
@@ -173,7 +114,7 @@ def plain_grown():
 
     def batches(model, data):
         untrained, present, done = wrong(model, data), wrong(model, data), 0
-        for epoch in range(GROWN_EPOCHS):
+        for epoch in range(EPOCHS):
             size = min(MOST, FIRST * 2 ** max(0, untrained // present - 1)) if present else MOST
             k = size / FIRST
             order = epoch_order(EXAMPLES, spec.seed, epoch)
@@ -186,20 +127,24 @@ def plain_grown():
             present = wrong(model, data)
             sizes.append(size)
             ends.append(done)
+            errors.append(present / TESTS)
 
     model, losses = plain_loop(spec, batches, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
-    return {"weights": model.state_dict(), "losses": losses, "sizes": sizes, "ends": ends}
+    weights = model.state_dict()
+    return {"weights": weights, "losses": losses, "sizes": sizes, "ends": ends, "errors": errors}
 
 
 @pytest.fixture
 def grown(results):
-    return [result["grown"] for result in results(3)]
+    return [result["grown"] for result in results]
 
 
 def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain_grown):
     assert len(set(plain_grown["sizes"])) >= 3
     assert plain_grown["sizes"][0] == FIRST
     assert grown[0]["losses"] == pytest.approx(plain_grown["losses"], rel=1e-4)
+    errors = [1 - metrics["eval/accuracy"] for _, metrics in grown[0]["evaluations"]]
+    assert errors == pytest.approx(plain_grown["errors"], abs=1 / TESTS + 1e-9)
     for name, expected in plain_grown["weights"].items():
         torch.testing.assert_close(grown[0]["weights"][name], expected, rtol=1e-4, atol=1e-5)
 
@@ -207,25 +152,25 @@ def test_a_run_with_growing_batches_is_the_one_written_out(grown, plain_grown):
 def test_every_worker_decides_the_same_batches_and_every_fifth_of_the_epochs_ends_with_a_checkpoint(
     grown, plain_grown
 ):
-    for result in grown:
+    for rank, result in enumerate(grown):
+        assert bool(result["logged"]) == (rank == 0)
         assert [step for step, _ in result["evaluations"]] == result["checkpoints"] == plain_grown["ends"]
         assert [metrics["epoch"] for _, metrics in result["evaluations"]] == [1, 2, 3, 4, 5]
         assert same(result["weights"], grown[0]["weights"])
 
 
 def test_a_grown_run_that_is_resumed_ends_with_the_same_bits(results):
-    ranks = results(3)
-    whole = ranks[0]["whole"]
+    whole = results[0]["whole"]
     losses, ends = whole["losses"], [step for step, _ in whole["evaluations"]]
-    assert ends[-1] < GROWN_EPOCHS * ends[0]  # it has grown
+    assert ends[-1] < EPOCHS * ends[0]  # it has grown
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])  # and learnt
     start = ends[-2] + 1
-    for rank in ranks:
+    for rank in results:
         resumed = rank["resumed"]
         assert resumed["checkpoints"] == list(range(start + 1, ends[-1] + 1))
         assert same(rank["whole"]["weights"], resumed["weights"])
         assert same(rank["whole"]["own"], resumed["own"])
-    assert ranks[0]["resumed"]["losses"] == losses[start:]
+    assert results[0]["resumed"]["losses"] == losses[start:]
 
 
 def test_a_run_that_was_over_when_it_resumed_has_its_evaluation(alone, tmp_path):
