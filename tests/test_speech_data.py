@@ -20,7 +20,7 @@ try:
     MISSING = ""
 except espeak.SpeechError as error:
     MISSING = str(error)
-MINUTES = 0.2
+MINUTES = 0.1
 needs_espeak = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 

@@ -21,16 +21,14 @@ needs_chromium = pytest.mark.skipif(
 
 
 @contextmanager
-def open_page(width: int, height: int, *, scale: float = 1) -> Iterator[tuple[Any, list[str]]]:
+def open_page(width: int, height: int) -> Iterator[tuple[Any, list[str]]]:
     """A fresh page, and the list to which its errors are added: exceptions and console errors."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
-            page = browser.new_page(
-                viewport={"width": width, "height": height}, device_scale_factor=scale, locale="en-GB"
-            )
+            page = browser.new_page(viewport={"width": width, "height": height}, locale="en-GB")
             errors: list[str] = []
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

@@ -41,13 +41,6 @@ def four():
 # Fractions
 
 
-def test_lines_are_the_histories_in_percent(four):
-    (axes,) = figures.fraction_per_iteration(four).axes
-    for run in four:
-        steps, values = run.metrics["comm/fraction"]
-        assert has_line(axes, steps, 100 * values, palette.RULES[run.rule].color), run.name
-
-
 @pytest.mark.parametrize(
     "values",
     [[0.0] * 40, [0.5], [math.nan, 0.01, 0.02], [0.01, 0.02, math.nan], [0.02, 0.01, 0.0]],
@@ -55,7 +48,7 @@ def test_lines_are_the_histories_in_percent(four):
 )
 def test_unusual_histories_are_drawn(values):
     (axes,) = figures.fraction_per_iteration([history("wgt", values)]).axes
-    assert has_line(axes, range(len(values)), 100 * np.array(values))
+    assert has_line(axes, range(len(values)), 100 * np.array(values), palette.RULES["wgt"].color)
 
 
 # Accuracy

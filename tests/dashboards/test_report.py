@@ -141,6 +141,3 @@ def test_the_command(prepared, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     assert main(["report", "searched", "-o", str(tmp_path / "file")]) == 2
     assert "-o " in capsys.readouterr().err
-    prepared.client.create_experiment("not-run")
-    assert main(["report", "not-run", "-o", str(tmp_path / "more" / "folder")]) == 2
-    assert not (tmp_path / "more").exists()

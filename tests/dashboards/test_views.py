@@ -27,15 +27,6 @@ def cards(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [card for card in state["compareRunCharts"] if not card["deleted"]]
 
 
-def test_a_view_reads_back_as_it_was_written(prepared, written):
-    actual = all_runs(prepared.client, prepared.experiment_id)
-    expected = views.comparison(
-        {param for run in actual for param in run.data.params},
-        {m for run in actual for m in run.data.metrics},
-    )
-    assert mlflow_data.read_view(prepared.client, prepared.experiment_id, written[0].key) == expected
-
-
 def test_written_again_it_updates_and_does_not_double(prepared, written):
     before = tags(prepared, prepared.experiment_id)
     prepare.prepare(prepared.client, prepared.experiment_id)

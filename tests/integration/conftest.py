@@ -83,7 +83,6 @@ class PausableRuns:
     """Runs of two workers on the shared Ray; each has 500 iterations."""
 
     ray: OneRay
-    epochs: int = 25
     iterations: int = 500
     output: str = ""
     listened: frozenset[str] = frozenset()

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -42,24 +41,12 @@ PORTS = {6379: "--port", 8265: "--dashboard-port", 10001: "--ray-client-server-p
 """What a head takes where it is not told otherwise."""
 
 
-def taken(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
-
-
 def with_free_ports(head: str, jobs: str) -> tuple[str, str]:
-    """The lines with other ports, where another program has Ray's own on this machine."""
+    """The lines with ports that no other program has on this machine."""
     for port, option in PORTS.items():
-        if taken(port):
-            other = str(free_port())
-            print(f"port {port} is taken: the lines are run with {other}")
-            head = re.sub(r"^(ray start --head.*)$", rf"\1 {option}={other}", head, flags=re.MULTILINE)
-            jobs = jobs.replace(str(port), other)
+        other = str(free_port())
+        head = re.sub(r"^(ray start --head.*)$", rf"\1 {option}={other}", head, flags=re.MULTILINE)
+        jobs = jobs.replace(str(port), other)
     return head, jobs
 
 

@@ -32,13 +32,6 @@ def spec_naming(section: str, factory: str = "theirs:made", more: str = "") -> P
     return path
 
 
-def said(section: str) -> str:
-    return (
-        f"spec.yaml: {section}.factory = theirs:made: names code, which would run; if you trust it, add "
-        f"--allow-custom or set {VARIABLE}=1"
-    )
-
-
 RANGED = "compressor: {kind: wgt, tau: {log: [1e-3, 1e-1]}}\n"
 COMMANDS = (
     ("train", "spec.yaml"),
@@ -56,7 +49,8 @@ def test_no_command_imports_it(words, section, capsys):
     spec_naming(section, more=RANGED if "search" in words else "")
     assert cli.main(words) == cli.WRONG_INPUT
     (told,) = capsys.readouterr().err.splitlines()
-    assert said(section).removeprefix("spec.yaml: ") in told
+    assert f"{section}.factory = theirs:made: names code" in told
+    assert "--allow-custom" in told
     assert not Path("ran").exists()
     assert "theirs" not in sys.modules
 

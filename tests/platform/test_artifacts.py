@@ -75,18 +75,6 @@ def test_a_trace_is_what_viewers_ask_for(workers):
             open_until.append(ended)
 
 
-def test_buckets_that_overlap_on_their_way_have_threads_of_their_own():
-    spans = [
-        Span("exchange", "wire", 0.0, 2.0, "bucket 0"),
-        Span("exchange", "wire", 1.0, 3.0, "bucket 1"),
-        Span("exchange", "wire", 2.0, 4.0, "bucket 2"),
-    ]
-    events = json.loads(Timeline.of([spans]).to_json())["traceEvents"]
-    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    placed = [(event["args"]["about"], names[event["tid"]]) for event in events if event["ph"] == "X"]
-    assert placed == [("bucket 0", "network"), ("bucket 2", "network"), ("bucket 1", "network 2")]
-
-
 def test_steps_begin_when_the_first_worker_does():
     first = [Span("step", "compute", 5.0, 6.0, "11"), Span("step", "compute", 6.0, 7.0, "12")]
     second = [Span("step", "compute", 5.5, 5.9, "11"), Span("step", "compute", 5.9, 7.0, "12")]

@@ -5,13 +5,11 @@ import numpy as np
 import pytest
 import torch
 from feeds import refused
-from image_files import write_tree
 
 from taugrad.platform.data import DataError, DataSet, load
 from taugrad.platform.data.embedded import stratified_split
 from taugrad.platform.data.idx import read_idx
-from taugrad.platform.places import placed
-from taugrad.platform.spec.data import CustomData, ImageFolder, Mnist, Mnist5k, Synthetic, Text
+from taugrad.platform.spec.data import CustomData, Mnist, Mnist5k, Synthetic
 
 torch.set_num_threads(1)
 
@@ -190,18 +188,3 @@ def test_custom_data_come_from_the_users_function(tmp_path, monkeypatch):
     data = load(CustomData(factory="taugrad_user_data:make", arguments={"examples": 6, "scale": 0.5}))
     assert len(data.train) == 6
     assert data.train_inputs.unique().tolist() == [0.5]
-
-
-# Every kind.
-
-
-def test_relative_paths_refer_to_the_folder_of_the_command(tmp_path, monkeypatch):
-    write_tree(tmp_path / "images", {"a": 3, "b": 3})
-    (tmp_path / "input.txt").write_bytes(b"some text\n" * 99)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir("/")
-    assert len(load(placed(ImageFolder(path="images", size=12), tmp_path)).train) == 4
-    for path in ("input.txt", ("*.txt",), str(tmp_path / "input.txt")):
-        assert len(load(placed(Text(path=path), tmp_path)).train) > 5
-    with pytest.raises(DataError, match="is not a folder"):
-        load(ImageFolder(path="images"))

@@ -28,14 +28,6 @@ def normalised(pixels):
 # From an image to an example.
 
 
-@pytest.mark.parametrize("write", [png, ppm])
-def test_an_image_of_the_right_size_stays_as_it_is(write):
-    pixels = noise(0, 8, 8)
-    result = Framing(8, 8, 3, 0.08).pixels(write(pixels), "it", None)
-    assert result.dtype == np.uint8
-    np.testing.assert_array_equal(result, pixels)
-
-
 def test_the_middle_is_cut_out(tmp_path):
     pixels = noise(1, 8, 12)
     (tmp_path / "wide.png").write_bytes(png(pixels))

@@ -257,8 +257,9 @@ def test_a_wrong_file_of_tokens_is_named(tmp_path, name, content, said, monkeypa
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_bytes(content if len(content) < 200 else content[: len(content) // 2 * 2])
+    vocabulary = 50_257 if said.startswith("token") else None  # none is given where the form is looked at
     with refused(tmp_path / name, match=said):
-        load(Tokens(path=tmp_path, context=5))
+        load(Tokens(path=tmp_path, context=5, vocabulary=vocabulary))
 
 
 @pytest.mark.parametrize("vocabulary", [65, 50_257, 65_536])

@@ -17,12 +17,7 @@ from recorder import saved_by, trained, trainer_of
 from torch import Tensor, nn
 
 from taugrad.compressors import NonFiniteGradient
-from taugrad.platform.data import load
-from taugrad.platform.models.building import build
-from taugrad.platform.spec import RunSpec
 from taugrad.platform.synchronization.islands import IslandGradients
-from taugrad.platform.tasks import build_task
-from taugrad.platform.training.evaluation import evaluate
 from taugrad.platform.training.manifest import CheckpointError
 
 EVERYTHING, SPARSE = "wgt(2e-38) | packed32", "strom(density(0.05)) | golomb_rice"
@@ -51,7 +46,6 @@ DENSE = {
     "dense, uneven": BASE | UNEVEN,
     "dense, summed": BASE | SUMMED | SUM_OF_ALL,
 }
-ROUNDS = {"rounds": BASE | {"sync": {"mode": "gradients", "pattern": "sharded"}}}
 
 
 def islands(line: str, size: int | str = SIZE, **sync: Any) -> dict[str, Any]:
@@ -109,7 +103,7 @@ PARAMETERS = sum(parameter.numel() for parameter in Net(1, 16, 16, 10).parameter
 
 def work(rank: int, _workers: int, folder: Path) -> dict[str, Any]:
     """In each of four workers."""
-    others = {name: spec for name, spec in (DENSE | ROUNDS | ALL).items() if name not in RESUMED}
+    others = {name: spec for name, spec in (DENSE | ALL).items() if name not in RESUMED}
     runs = {name: result(*trained(spec)) for name, spec in others.items()}
     runs |= {name: run(ALL[name], folder / name) for name in RESUMED}
     begun = trainer_of(BEGUN, folder / "begun")
@@ -222,17 +216,6 @@ def test_bytes_between_islands_grow_with_islands_and_not_with_workers(workers: l
     assert all(row["comm/residual_rms"] > 0 for row in logged)
     assert logged[0]["comm/fraction"] == pytest.approx(0.05, rel=0.3)
     assert "layer/last.weight/grad_rms" in logged[0]
-
-
-@in_turn("name", DENSE | ROUNDS | ALL)
-def test_the_evaluation_is_that_of_one_process(name: str, workers: list[dict[str, Any]], alone: None) -> None:
-    spec, first = RunSpec.model_validate((DENSE | ROUNDS | ALL)[name]), workers[0]["runs"][name]
-    data = load(spec.data)
-    model, task = build(spec.model, data.shape), build_task(spec.task, data.shape)
-    model.load_state_dict(first["weights"])
-    training, cpu = spec.training, torch.device("cpu")
-    here = evaluate(model, task, data.test, 0, 1, cpu, training.precision, training.evaluation_block)
-    assert (here["accuracy"], here["loss"]) == first["evaluations"][-1]
 
 
 def test_hosts_are_islands_if_they_have_equally_many_workers(workers: list[dict[str, Any]]) -> None:

@@ -21,7 +21,6 @@ from taugrad.platform.synchronization.quorum.inbox import Inbox
 from taugrad.platform.synchronization.quorum.message import (
     MessageKind,
     members_from_bytes,
-    members_to_bytes,
     read,
     written,
 )
@@ -47,15 +46,6 @@ def test_the_first_proposal_is_the_decision(kind, tmp_path):
             assert told == {first}
             results.setdefault(number, set()).add(first)
     assert all(len(result) == 2 for result in results.values())
-
-
-def test_the_bytes_of_messages_stay_what_they_are():
-    body = members_to_bytes({0, 3, 8}, 9)
-    assert body.hex() == "0901"
-    assert members_from_bytes(np.frombuffer(body, np.uint8), 9) == {0, 3, 8}
-    assert written(MessageKind.DECISION, 258, b"123456789").tobytes().hex() == (
-        "02000000" + "2639f4cb" + "0201000000000000" + "0900000000000000" + b"123456789".hex()
-    )
 
 
 @in_turn(

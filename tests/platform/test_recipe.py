@@ -10,7 +10,6 @@ from recorder import trained, trainer_of
 from torch import nn
 
 from taugrad.platform.data import load
-from taugrad.platform.data.batch_plan import BatchPlan
 from taugrad.platform.data.batches import epoch_order
 from taugrad.platform.models.building import build
 from taugrad.platform.spec import RunSpec
@@ -34,14 +33,6 @@ def batches_by_hand() -> list[tuple[int, int, int, int]]:
     results += [(0, 56 + 30 * n, 30, 3) for n in range(5)]
     results += [(1, 0, 30, 3), (1, 30, 30, 3), (1, 60, 64, 4), (1, 124, 64, 4), (1, 188, 64, 4)]
     return results
-
-
-def test_stages_by_hand():
-    plan = BatchPlan(spec_of(batch_growth={"kind": "staged", "stages": STAGES}).training, EXAMPLES)
-    positions = [plan.position(done) for done in range(plan.iterations)]
-    assert [(p.epoch, p.start, p.batch_size, p.workers or 4) for p in positions] == batches_by_hand()
-    assert [p.iterations for p in positions] == [12] * 12 + [5] * 5
-    assert [p.iteration for p in positions] == [*range(12), *range(5)]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

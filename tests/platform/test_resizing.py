@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mode_specs import HYBRID
 from plain import sgd, small
 from recorder import saved_by, trainer_of
-from unsent import unsent_by
 
 from taugrad import cli
 from taugrad.compressors.exchange.resizing import merged, share_of
@@ -92,12 +91,24 @@ def resized(name: str, workers: int, begun: Path) -> Trainer:
 
 
 def unsent(sync: Any, what: str = "residuals") -> torch.Tensor:
-    """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back."""
+    """float64 [P], what workers have not sent of the mean yet, and what owners have not sent back.
+
+    `what` is "velocities" for momentum of gradients. A second compression, of a mean on its way back, counts
+    for all workers.
+    """
     patterns = [
         worker.local.fragments[0].pattern if isinstance(worker, LocalTraining) else worker._pattern
         for worker in sync.by_rank
     ]
-    return sum(unsent_by(pattern, what) for pattern in patterns) / len(patterns)
+    total = {name: torch.zeros(size).double() for name, size in patterns[0].sizes.items()}
+    for pattern in patterns:
+        for name, kept in getattr(pattern.feedback, what).items():
+            total[name] += kept.double() / len(patterns)
+        sums = pattern.feedback.sums
+        for name, kept in ({} if sums is None else getattr(sums, what)).items():
+            part = sums.slices[name]
+            total[name][part.start : part.stop] += kept.double()
+    return torch.cat(list(total.values()))
 
 
 tensors = st.lists(st.floats(-8, 8, width=32), min_size=3, max_size=3)

@@ -1,4 +1,4 @@
-"""Patterns without training: what goes in comes out or stays in a residual."""
+"""Patterns without training: what is damaged, refused, skipped or late."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ PARAMETERS = sum(SIZES.values())
 PATTERNS = ["allgather", "hierarchical", "ring", "server", "sharded"]
 
 
-def pattern(name: str, line: str, rank: int, workers: int, back: str | None = None) -> Pattern:
+def pattern(name: str, line: str, rank: int, workers: int) -> Pattern:
     method = read_config(line)
     worker = Worker(CPU, rank, workers)
     match name:
@@ -47,7 +47,7 @@ def pattern(name: str, line: str, rank: int, workers: int, back: str | None = No
             return Ring(method, worker, SIZES)
         case _:
             owners = 1 if name == "server" else workers
-            return Sharded(method, read_config(back or line), worker, SIZES, cut(SIZES, owners))
+            return Sharded(method, method, worker, SIZES, cut(SIZES, owners))
 
 
 def gradients(workers: int, step: int) -> list[list[Tensor]]:

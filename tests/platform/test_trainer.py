@@ -205,20 +205,21 @@ def test_a_run_does_not_go_on_with_other_data_of_the_same_size(alone, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "recorded"),
+    ("sync", "recorded"),
     [
-        ({"every": 4}, [4, 8, 12, 52, 104, 152, 204]),
-        ({"every": 16}, [16, 64, 112, 160, 208]),
+        ({"mode": "gradients"}, [*range(1, 11), 51, 101, 151, 201]),
+        ({"mode": "weights", "every": 4}, [4, 8, 12, 52, 104, 152, 204]),
+        ({"mode": "weights", "every": 16}, [16, 64, 112, 160, 208]),
         (
-            {"every": 4, "fragments": 2, "delay_steps": 1},
+            {"mode": "weights", "every": 4, "fragments": 2, "delay_steps": 1},
             [3, 5, 7, 9, 11, 13, 51, 53, 101, 103, 151, 153, 201, 203],
         ),
-        ({}, [60, 120, 180]),
+        ({"mode": "weights"}, [60, 120, 180]),
     ],
 )
-def test_local_steps_record_layers_in_the_exchanges_after_those_that_are_due(fields, recorded, alone):
+def test_layers_are_recorded_at_an_interval_and_in_exchanges(sync, recorded, alone):
     spec = small(600, 10, iterations=210, evaluate_every=100, batch_size=10)
-    sync = {"mode": "simulated", "of": {"mode": "weights", **fields}}
+    sync = {"mode": "simulated", "of": sync}
     _, kept = recorder.trained(spec | {"sync": sync, "compressor": "wgt(0.001)", "workers": {"count": 2}})
     layers = [at for at, row in kept.logged if any(name.startswith("layer/") for name in row)]
     assert layers == recorded

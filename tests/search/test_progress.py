@@ -188,15 +188,6 @@ def tune(
     return run, runs
 
 
-def test_a_trial_without_an_end_is_run_again(start):
-    progress = start("--search.trials", "3")
-    run, runs = tune(progress, lambda number, attempt: number == 1 and attempt == 1)
-    run_all(progress, run, lambda: {"print": "run"})
-    assert runs == [[0, 1, 2], [1]]
-    assert [trial.reason for trial in progress.record.ended] == ["told"] * 3
-    assert (progress.left, progress.running, progress.unfinished) == (0, {}, {"print": "run"})
-
-
 def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     progress = start("--search.trials", "3")
     run, runs = tune(progress, lambda number, attempt: number == 1)
