@@ -52,16 +52,11 @@ def test_a_search_has_a_view_of_its_trials_and_dimensions(prepared, written):
     assert parallel["selectedMetrics"][0] == "view/compressor.tau_log10"  # tau spans two powers of ten
 
 
-def readmes_trials() -> list[dict[str, str]]:
-    """Params as the trials of experiments/search/digits.yaml have them: three methods, and the baseline."""
-    chains = ("none", "wgt(tau=0.01)", "wgt(tau=2)", "strom(tau=0.02) | golomb_rice",
-              "strom(tau=5) | golomb_rice", "entropy(floor=2)", "entropy(floor=7)")  # fmt: skip
-    return [mlflow_data.spec_of(chain, "search").flat() for chain in chains]
-
-
 def test_every_trial_of_a_search_over_methods_has_a_line():
     """MLflow draws a line only where a run has every axis; no trial has both a tau and a floor."""
-    trials = readmes_trials()
+    chains = ("none", "wgt(tau=0.01)", "wgt(tau=2)", "strom(tau=0.02) | golomb_rice",
+              "strom(tau=5) | golomb_rice", "entropy(floor=2)", "entropy(floor=7)")  # fmt: skip
+    trials = [mlflow_data.spec_of(chain, "search").flat() for chain in chains]
     state = views.search("parent", trials, {"view/compressor.tau_log10"})
     drawn = [card for card in cards(state) if card["type"] == "PARALLEL"]
     for params in trials[1:]:

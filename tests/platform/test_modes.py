@@ -10,7 +10,7 @@ import mode_specs
 import pytest
 import torch
 from cases import in_turn
-from mode_runs import Result, same, train, train_really
+from mode_runs import same, train, train_really
 from mode_specs import BASE, EPOCHS, ITERATIONS, LONG, MIDDLE, PARAMETERS, WORKERS, Spec, simulating
 
 
@@ -134,11 +134,6 @@ def test_every_process_knows_all_links_and_their_sums_are_the_ledger_s(name, rea
         assert int(expected["messages"].sum()) == actual["totals"]["messages"]
 
 
-def sent_by_rank(runs: list[Result], what: str) -> torch.Tensor:
-    """int64 [workers, workers], from row to column as each sender knows it."""
-    return torch.stack([worker[f"link_{what}"] for worker in runs])
-
-
 @in_turn("name", IN_ROUNDS)
 def test_messages_take_the_links_that_the_pattern_has(name, real):
     pattern = pattern_of(name)
@@ -209,7 +204,7 @@ def test_without_compression_every_mode_trains_as_ddp_does_and_weighs_what_its_f
     for key, expected in real["allgather: none"][0]["weights"].items():
         torch.testing.assert_close(actual[0]["weights"][key], expected, rtol=1e-4, atol=1e-5)
     nbytes = ITERATIONS * 2 * (WORKERS - 1) * 4 * PARAMETERS + 28 * actual[0]["totals"]["messages"]
-    assert int(sent_by_rank(actual, "bytes").sum()) == nbytes
+    assert sum(int(worker["link_bytes"][rank].sum()) for rank, worker in enumerate(actual)) == nbytes
 
 
 def test_exchanges_take_place_every_few_steps_and_at_the_end(real):

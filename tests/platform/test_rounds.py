@@ -17,7 +17,7 @@ from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.local_rounds import Agreed, Fragment
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Pattern, RefusedUpdate
+from taugrad.compressors.exchange.patterns.base import Pattern
 from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.worker_group import WorkerGroup
@@ -50,37 +50,25 @@ def pattern(name: str, line: str, rank: int, workers: int) -> Pattern:
             return Sharded(method, method, worker, SIZES, cut(SIZES, owners))
 
 
-def gradients(workers: int, step: int) -> list[list[Tensor]]:
-    rng = np.random.default_rng([workers, step])
+def gradients(workers: int) -> list[list[Tensor]]:
+    rng = np.random.default_rng(workers)
     return [
         [torch.from_numpy(rng.standard_normal(n).astype(np.float32)) for n in SIZES.values()]
         for _ in range(workers)
     ]
 
 
-def exchange(
-    patterns: list[Pattern], given: list[list[Tensor]], step: int
-) -> tuple[Tensor | RefusedUpdate, Traffic]:
+def exchange(patterns: list[Pattern], given: list[list[Tensor]]) -> Traffic:
     coroutines, records, traffic = [], [], Traffic(len(patterns))
     for carrier, pattern, gradients in zip(in_memory(len(patterns)), patterns, given, strict=True):
         averaging = Averaging(carrier, pattern, list(SIZES))
-        averaging.done = step
         pending = averaging.begin(gradients)
         coroutines.append(averaging.complete(pending))
         records.append(pending.record)
-    mean, *_ = run_lockstep(coroutines)
+    run_lockstep(coroutines)
     for record in records:
         traffic.add(record.traffic)
-    return mean, traffic
-
-
-def synchronize(patterns: list[Pattern], given: list[list[Tensor]], step: int) -> tuple[Tensor, Traffic]:
-    mean, traffic = exchange(patterns, given, step)
-    if isinstance(mean, RefusedUpdate):
-        raise ValueError(mean)
-    for pattern in patterns:
-        pattern.commit()
-    return mean, traffic
+    return traffic
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -103,7 +91,7 @@ def test_a_damaged_message_is_refused_and_its_sender_named(name):
 
     patterns[1].rounds = damaged  # type: ignore[method-assign]
     with pytest.raises(CorruptMessage, match="the message of worker 1"):
-        exchange(patterns, gradients(workers, 0), 0)
+        exchange(patterns, gradients(workers))
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -116,7 +104,7 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
         patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
         for pattern_ in patterns:
             pattern_.rms = dict.fromkeys(SIZES, rms)
-        _, traffic = synchronize(patterns, gradients(workers, 0), 0)
+        traffic = exchange(patterns, gradients(workers))
         sizes[rms] = traffic.sums.paper_bits
     compressed = workers + (name not in ("allgather", "hierarchical", "ring"))
     for rms, bits in sizes.items():
@@ -181,7 +169,7 @@ def test_a_ring_whose_second_pass_is_skipped_keeps_both_passes_gradients():
 def test_a_refusal_of_a_parameter_that_there_is_not_is_corrupt(name):
     workers = 2
     patterns = [pattern(name, "wgt(0.5)", rank, workers) for rank in range(workers)]
-    given = gradients(workers, 0)
+    given = gradients(workers)
     given[1][1][300] = torch.nan
     averagings = [
         Averaging(carrier, each, ["head"]) for carrier, each in zip(in_memory(workers), patterns, strict=True)

@@ -127,13 +127,9 @@ def runs(tmp_path_factory):
     return {mode: [rank[mode] for rank in ranks] for mode in MODES}
 
 
-def of_exchanges(steps: list[dict[str, float]], what: str) -> list[float]:
-    """Seconds of the steps in which something was exchanged, but the first ones."""
-    return [step[what] for step in steps[4:] if step["wire_bytes"]]
-
-
 def middle(steps: list[dict[str, float]], what: str) -> float:
-    return statistics.median(of_exchanges(steps, what))
+    """Seconds of the steps in which something was exchanged, but the first ones."""
+    return statistics.median(step[what] for step in steps[4:] if step["wire_bytes"])
 
 
 @EVERY_MODE
