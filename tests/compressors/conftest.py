@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules that these tests share
 
 
-@pytest.fixture(params=ALONE.values(), ids=ALONE)
+@pytest.fixture(params=ALONE)
 def method(request: pytest.FixtureRequest) -> str:
     """The line of every method in turn."""
     return str(request.param)
