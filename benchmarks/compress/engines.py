@@ -39,7 +39,6 @@ decoded and computed before, on a thread, as while it serves. **vLLM's own** is
 
 
 def llama(quick: bool) -> Any:
-    """The model that learns."""
     import transformers
 
     torch.manual_seed(0)
@@ -122,7 +121,6 @@ def versions(
 
 
 def medians(rows: Sequence[Sequence[float]]) -> list[str]:
-    """The median of each column."""
     return [number(Spread.of(column).middle) for column in zip(*rows, strict=True)]
 
 

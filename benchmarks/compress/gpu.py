@@ -115,7 +115,6 @@ class Arena:
 
 
 def row(case: Case, arena: Arena) -> tuple[str, ...]:
-    """A case's figures."""
     ratios, times = [], []
     for count in range(arena.sizes.rounds + 1):
         floor = arena.floor_seconds()

@@ -112,7 +112,6 @@ class Workload:
     seeds: int = 3
 
     def spec(self, setting: Setting, rate: float, seed: int = 0) -> RunSpec:
-        """A training."""
         return self.make(setting, rate, seed, self.iterations)
 
 
@@ -123,7 +122,6 @@ def gpt_spec(setting: Setting, rate: float, seed: int, iterations: int) -> RunSp
 
 
 def lenet_spec(setting: Setting, rate: float, seed: int, iterations: int) -> RunSpec:
-    """A training on digits."""
     return RunSpec.model_validate(
         {
             "model": {"kind": "lenet"},

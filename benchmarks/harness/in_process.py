@@ -30,7 +30,6 @@ class Following(Listener):
         self.logged: list[dict[str, float]] = []
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the metrics."""
         self.logged.append(dict(metrics))
 
     def series(self, name: str) -> list[float]:
@@ -38,17 +37,23 @@ class Following(Listener):
         return [metrics[name] for metrics in self.logged if name in metrics]
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the evaluation."""
         self.last = dict(metrics)
 
 
-def fit(text: str, listener: Following) -> Trainer:
-    """Trains a spec, given as JSON, to its end; the listener is given the trainer first."""
-    spec = RunSpec.model_validate_json(text)
-    trainer = Trainer(spec, _data(spec.data.model_dump_json()), torch.device(spec.workers.device), listener)
-    listener.trainer = trainer
-    trainer.fit()
-    return trainer
+def trained(spec: RunSpec | str) -> Following:
+    """A spec, or its JSON, is trained to its end."""
+    listener = Following()
+    fit(spec, listener)
+    return listener
+
+
+def fit(spec: RunSpec | str, listener: Following) -> Trainer:
+    """Trains a spec, or its JSON, to its end; the listener is given the trainer first."""
+    spec = RunSpec.model_validate_json(spec) if isinstance(spec, str) else spec
+    device = torch.device(spec.workers.device)
+    listener.trainer = Trainer(spec, _data(spec.data.model_dump_json()), device, listener)
+    listener.trainer.fit()
+    return listener.trainer
 
 
 @cache

@@ -244,7 +244,6 @@ def _table_lines(table: Table) -> list[str]:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table."""
     ruler = ["---", *["---:"] * (len(columns) - 1)]
     return [_line(cells) for cells in (columns, ruler, *rows)]
 

@@ -64,7 +64,6 @@ class Kept:
         return next((entry for entry in self.entries if entry.items() >= asked.items()), None)
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Writes an entry down."""
         self.entries.append(entry)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:

@@ -8,7 +8,6 @@ from . import Link, Network, NetworkError, two_sites, uniform
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument(

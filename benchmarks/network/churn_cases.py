@@ -100,7 +100,6 @@ def join(hosts: Hosts, scale: Scale, began: float) -> None:
 
 
 def sleep_until(at: float) -> None:
-    """Sleeps until a time."""
     sleep(max(0.0, at - time()))
 
 
@@ -127,7 +126,6 @@ class Case:
     """Whether the model is the large one."""
 
     def model(self, scale: Scale) -> tuple[int, int]:
-        """Layers and width."""
         return scale.large if self.large else (Settings.layers, Settings.width)
 
     def seconds(self, scale: Scale) -> float:
@@ -192,7 +190,6 @@ def trained(case: Case, scale: Scale) -> dict[str, Any]:
 
 
 def cases_of(scale: Scale) -> dict[str, Case]:
-    """The trainings by name."""
     return {name: case for name, case in CASES.items() if scale.variants or not case.settings}
 
 

@@ -94,7 +94,6 @@ class Hosts:
         self.events.append((time(), "continue", host))
 
     def close(self) -> None:
-        """Ends all processes."""
         for process in [*self._processes.values(), self._coordinator]:
             end(family(process.pid))
 

@@ -75,7 +75,6 @@ class Log:
         self._path = Path(settings.folder, f"{settings.host}.log")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Appends a line."""
         line = {"at": time(), "event": event, "received": received_bytes(), **fields}
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -225,7 +224,6 @@ def run_ddp(settings: Settings) -> None:
 
 
 def main(text: str) -> None:
-    """Does what the settings say."""
     settings = Settings(**json.loads(text))
     run: dict[str, Callable[[Settings], None]] = {"members": run_member, "fixed": run_fixed, "ddp": run_ddp}
     try:

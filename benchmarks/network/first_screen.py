@@ -17,7 +17,6 @@ CONTENDERS = ("strom (ours)", "SparseLoCo", "DiLoCo", "DDP, 16 bits")
 
 
 def main() -> None:
-    """Writes the table."""
     README.fill("\n".join(table()))
 
 

@@ -18,7 +18,6 @@ SUBNET = "10.88.0"
 
 
 def addresses_of(hosts: int) -> list[str]:
-    """The hosts' addresses."""
     return [f"{SUBNET}.{number + 1}" for number in range(hosts)]
 
 

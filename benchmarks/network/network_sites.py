@@ -171,7 +171,6 @@ def measured(at_each: int, between: str, steps: int, elements: int) -> dict[str,
 
 
 def rows_of(cell: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A cell's lines."""
     at_each = cell["at_each"]
     ranks = np.arange(2 * at_each)
     crosses = (ranks[:, None] < at_each) != (ranks[None, :] < at_each)

@@ -21,7 +21,7 @@ import numpy as np
 
 from taugrad.compressors.errors import Diverged
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import RESULTS, Options, Place, Table, credit, number, publish, run_benchmark
 from ..harness.trainings import KEPT, Kept, Trainings, kept_in, key_of
 from ..harness.workers import train_by
@@ -139,7 +139,7 @@ def train(text: str) -> dict[str, float]:
 
 def _trained(text: str) -> dict[str, float]:
     try:
-        trainer = fit(text, Following())
+        trainer = trained(text).trainer
     except Diverged:
         return {"steps": float("inf"), "bytes": float("nan"), "score": float("nan")}
     totals = trainer.sync.totals
@@ -285,8 +285,8 @@ def measure(
             pairs += [(coded(setting), CODED) for setting, kind in pairs if kind == SPARSELOCO.name]
     kinds = {setting.name: kind for pairs in over.values() for setting, kind in pairs}
     settings = {setting.name: setting for pairs in over.values() for setting, _ in pairs}
-    trained = replace(workload, seeds=1) if workload.brief else workload
-    train_seeds(trained, list(settings.values()), trainings)
+    at_first = replace(workload, seeds=1) if workload.brief else workload
+    train_seeds(at_first, list(settings.values()), trainings)
     rows = {
         link: rows_over(workload, [setting for setting, _ in over[link]], trainings, cells, link)
         for link in links

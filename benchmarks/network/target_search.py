@@ -121,7 +121,6 @@ class Search:
         return fmean(self.seconds(point, link) for link in self.links)
 
     def settings(self, link: str) -> list[Setting]:
-        """The settings of `over`."""
         return [self.contender.setting(point) for point in self.over(link)]
 
     def table(self) -> Table:

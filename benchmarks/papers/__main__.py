@@ -11,7 +11,6 @@ from .claims import PAGE, page
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures, and writes the page."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.papers", description=__doc__.partition("\n")[0]
     )

@@ -16,7 +16,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.data import Mnist5k
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 
 NODES, IMAGES_A_NODE, EPOCHS = 8, 4, 4
 """With few images in a step there are steps enough to learn in."""
@@ -40,10 +40,10 @@ def digits32() -> DataSet:
     )
 
 
-def train(text: str) -> dict[str, float]:
+def train(spec: RunSpec) -> dict[str, float]:
     """A training's accuracy, bytes by the paper's count and on the wire, and the share that is sent."""
-    listener = Following()
-    totals = fit(text, listener).sync.totals
+    listener = trained(spec)
+    totals = listener.trainer.sync.totals
     fractions = listener.series(names.COMM_FRACTION)
     parts = [fractions[i * len(fractions) // PARTS : (i + 1) * len(fractions) // PARTS] for i in range(PARTS)]
     return {
@@ -56,7 +56,6 @@ def train(text: str) -> dict[str, float]:
 
 
 def spec_of(compressor: str, seed: int, epochs: int, width: float) -> RunSpec:
-    """A run."""
     return RunSpec.model_validate(
         {
             "model": {"kind": "nin", "width_multiplier": width, "dropout": 0},

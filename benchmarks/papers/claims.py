@@ -181,7 +181,6 @@ def quantity(expression: str) -> Figure:
 
 
 def filled(text: str) -> str:
-    """The text with its figures."""
     text = re.sub(r"\[\[(.+?)\]\]", lambda match: quantity(match[1]).text, text)
     return _ADDRESS.sub(lambda address: figure(address["source"], address["rest"]).text, text)
 

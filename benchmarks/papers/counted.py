@@ -26,7 +26,7 @@ from taugrad.platform.tracking import names
 from taugrad.platform.training.trainer import Trainer
 
 from ..compress.gradients import entropy_bits
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from . import anoosheh, oland_raj
 
 Values = Mapping[str, float]
@@ -39,11 +39,9 @@ def digits(seed: int, compressor: str = "none", epochs: int = 4, **changed: Any)
     return RunSpec.model_validate(spec | {"model": {"kind": "lenet"}, "data": {"kind": "digits"}} | changed)
 
 
-def trained(spec: RunSpec) -> tuple[Trainer, float]:
-    """A training to its end, and its test loss."""
-    listener = Following()
-    trainer = fit(spec.model_dump_json(), listener)
-    return trainer, listener.last[names.EVAL_LOSS]
+def loss_of(spec: RunSpec) -> float:
+    """The test loss after a training."""
+    return trained(spec).last[names.EVAL_LOSS]
 
 
 def gradients(trainer: Trainer, rows: Any) -> list[Tensor]:
@@ -69,14 +67,14 @@ def compressed(line: str, tensors: list[Tensor]) -> tuple[int, list[Tensor], lis
 
 def nodes_are_a_batch(seed: int) -> Values:
     """8 workers of 4 examples beside one of 32, after an epoch: the test losses' relative difference."""
-    many, one = (trained(digits(seed, epochs=1, training=_plain(1), workers={"count": n}))[1] for n in (8, 1))
+    many, one = (loss_of(digits(seed, epochs=1, training=_plain(1), workers={"count": n})) for n in (8, 1))
     return {"difference": abs(many / one - 1)}
 
 
 def schemes_are_sgd(seed: int) -> Values:
     """Hybrid schemes of 4 workers beside one worker: relative differences of test losses after an epoch."""
-    one = trained(digits(seed, epochs=1, training=_plain(1), workers={"count": 1}))[1]
-    return {scheme: abs(trained(_hybrid(seed, 1, scheme=scheme))[1] / one - 1) for scheme in "abc"}
+    one = loss_of(digits(seed, epochs=1, training=_plain(1), workers={"count": 1}))
+    return {scheme: abs(loss_of(_hybrid(seed, 1, scheme=scheme)) / one - 1) for scheme in "abc"}
 
 
 def variable_batch(seed: int) -> Values:
@@ -89,10 +87,9 @@ def variable_batch(seed: int) -> Values:
 
 
 def _accuracy(spec: RunSpec, scaling: Mapping[str, Any]) -> float:
-    listener, changed = Following(), spec.model_dump(mode="json")
+    changed = spec.model_dump(mode="json")
     changed["training"] |= {"scaling": scaling}
-    fit(RunSpec.model_validate(changed).model_dump_json(), listener)
-    return 100 * listener.last[names.EVAL_ACCURACY]
+    return 100 * trained(RunSpec.model_validate(changed)).last[names.EVAL_ACCURACY]
 
 
 def _plain(epochs: int) -> dict[str, Any]:
@@ -157,7 +154,7 @@ def _network_in_network() -> nn.Sequential:
 
 def populations(seed: int) -> Values:
     """Bins of equal population beside bins of equal width, 8 bits: errors on LeNet's gradients, and bytes."""
-    trainer, _ = trained(digits(seed, epochs=1))
+    trainer = trained(digits(seed, epochs=1)).trainer
     found = gradients(trainer, range(32))
     errors, sizes = {}, {}
     for line in ("linear", "quantile"):
@@ -207,7 +204,7 @@ def merged(seed: int) -> Values:
 
     Steps of LeNet's gradients at fixed weights, plus or minus a tau that 1% of the first gradients reach.
     """
-    trainer, _ = trained(digits(seed, epochs=1))
+    trainer = trained(digits(seed, epochs=1)).trainer
     rng, single, union = np.random.default_rng(seed), np.zeros(2), np.zeros(2)
     kept, tau = [torch.zeros(sum(p.numel() for p in trainer.model.parameters()))] * 8, 0.0
     for _step in range(20):
@@ -245,7 +242,7 @@ def weights(seed: int) -> Values:
     `zlib`: percent of the bytes that are left. `M + 1`: bits that one more bit of M adds to the entropy, the
     mean of the layers. `code books`: percent of a message with c = 5 that is not symbols at their entropy.
     """
-    trainer, _ = trained(oland_raj.spec_of("none", seed, 20, oland_raj.PENALTY))
+    trainer = trained(oland_raj.spec_of("none", seed, 20, oland_raj.PENALTY)).trainer
     layers = [layer.detach().flatten() for layer in trainer.model.parameters() if layer.ndim > 1]
     plain = b"".join(layer.numpy().tobytes() for layer in layers)
     five, four = ([_entropy(layer, bits) for layer in layers] for bits in (5, 4))

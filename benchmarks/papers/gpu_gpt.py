@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import HashStore
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.trainings import Kept, kept_in
 
@@ -86,10 +86,11 @@ def spec_of(way: str, size: Size, steps: int) -> RunSpec:
     )
 
 
-def trained(way: str, size: Size, steps: int) -> dict[str, float]:
+def measured(way: str, size: Size, steps: int) -> dict[str, float]:
     """The loss, bytes that a worker has sent, and seconds of a training."""
-    listener, began = Following(), perf_counter()
-    trainer = fit(spec_of(way, size, steps).model_dump_json(), listener)
+    began = perf_counter()
+    listener = trained(spec_of(way, size, steps))
+    trainer = listener.trainer
     result = {
         "loss": listener.last[names.EVAL_LOSS],
         "sent": trainer.sync.totals.received_bytes / WORKERS,
@@ -102,7 +103,7 @@ def trained(way: str, size: Size, steps: int) -> dict[str, float]:
 
 def steps_within(minutes: float, size: Size) -> int:
     """How many steps of each training fit, a multiple of 60, by short ones; the first one compiles."""
-    _, short, long = (trained("strom 10%, H = 4", size, steps)["s"] for steps in (4, 4, 16))
+    _, short, long = (measured("strom 10%, H = 4", size, steps)["s"] for steps in (4, 4, 16))
     return max(60, int(60 * minutes / len(WAYS) / ((long - short) / 12)) // 60 * 60)
 
 
@@ -118,7 +119,7 @@ def main(options: Options) -> Report:
         {"steps of": f"{size}"}, lambda: {"steps": 60 if options.quick else steps_within(minutes, size)}
     )["steps"]
     done = {
-        way: kept.of({"name": way, "of": steps, "size": f"{size}"}, partial(trained, way, size, steps))
+        way: kept.of({"name": way, "of": steps, "size": f"{size}"}, partial(measured, way, size, steps))
         for way in WAYS
     }
     dist.destroy_process_group()

@@ -10,7 +10,7 @@ from taugrad.platform.spec.synchronization import real
 from taugrad.platform.tracking import names
 from taugrad.search import auto_specs
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import Options, Report, Table, interval, number
 from ..harness.trainings import Trainings, kept_in
 from ..harness.workers import train_by
@@ -123,9 +123,9 @@ def train(text: str) -> dict[str, float]:
 
 
 def _trained(text: str) -> dict[str, float]:
-    listener = Following()
-    trainer = fit(text, listener)
-    return {"loss": listener.last[names.EVAL_LOSS], "smaller": trainer.sync.totals.compression_ratio}
+    listener = trained(text)
+    ratio = listener.trainer.sync.totals.compression_ratio
+    return {"loss": listener.last[names.EVAL_LOSS], "smaller": ratio}
 
 
 def tried_by_auto(setting: Setting, size: Size) -> list[Setting]:

@@ -27,7 +27,7 @@ from taugrad.search.plan.link import Link
 from taugrad.search.plan.method_work import Gradient, Stopwatch, half_work, work_of
 from taugrad.search.plan.planning import predict
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import environment
 from ..harness.trainings import Kept, begin
 from ..platform.hybrid import FLOAT_BYTES, TARGET_BYTES, Net
@@ -93,16 +93,15 @@ def training(workers: int, batch: int, optimizer: Mapping[str, Any], **more: Any
 
 def accuracy(spec: RunSpec) -> Values:
     """Accuracy in percent, bytes and shares of a training."""
-    values = anoosheh.train(spec.model_dump_json())
+    values = anoosheh.train(spec)
     return values | {"accuracy": 100 * values["accuracy"], "fraction": 100 * values["fraction"]}
 
 
 def rising(spec: RunSpec) -> Values:
     """In how many of the layers the gradient's 99th percentile is higher at the end than at the start."""
-    seen = Following()
     often = spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"layer_interval": 5})})
-    model = fit(often.model_dump_json(), seen).model
-    layers = [name for name, _ in model.named_parameters() if "weight" in name]
+    seen = trained(often)
+    layers = [name for name, _ in seen.trainer.model.named_parameters() if "weight" in name]
     percentiles = (seen.series(layer_metric(name, "grad_p99")) for name in layers)
     ratios = [float(np.mean(values[-8:]) / np.mean(values[:8])) for values in percentiles]
     return {"rising": sum(ratio > 1 for ratio in ratios), "layers": len(ratios), "last": ratios[-1]}
@@ -117,23 +116,22 @@ def best_threshold(images: int, seed: int) -> Values:
     best = -round(2 * math.log2(10 * (images / 2) ** 0.5))  # where an earlier search found it
     while unknown := [power for power in range(best - 3, best + 4) if power not in losses]:
         for power in unknown:
-            listener = Following()
             fields = training(anoosheh.NODES, anoosheh.NODES * images, SGD, epochs=images)
-            fit(digits(seed, f"bgt({2 ** (power / 2)})", **fields).model_dump_json(), listener)
-            losses[power] = listener.last[names.EVAL_LOSS]
+            spec = digits(seed, f"bgt({2 ** (power / 2)})", **fields)
+            losses[power] = trained(spec).last[names.EVAL_LOSS]
         best = min(losses, key=losses.__getitem__)
     return {"log2": math.log2(images) + best / 2}
 
 
 def bytes_to_goal(optimizer: Mapping[str, Any], growth: Mapping[str, Any], seed: int) -> Values:
     """MB of gradients until GOAL, looked at every 3 steps; a training that does not get there is refused."""
-    listener, goal = Following(), {"evaluate_every": 3, "until": {"accuracy": GOAL}}
+    goal = {"evaluate_every": 3, "until": {"accuracy": GOAL}}
     fields = training(4, 32, optimizer, batch_growth=growth, **goal)
     fields["training"] |= {"epochs": 12}
-    trainer = fit(digits(seed, **fields).model_dump_json(), listener)
+    listener = trained(digits(seed, **fields))
     if listener.last[names.EVAL_ACCURACY] < GOAL:
         raise ValueError(f"{optimizer}, {growth}, seed {seed}: did not reach {GOAL:.0%} in 12 epochs")
-    return {"MB": trainer.sync.totals.wire_bytes / 1e6}
+    return {"MB": listener.trainer.sync.totals.wire_bytes / 1e6}
 
 
 def step_on(model: str, method: str, link: str, _: None, sync: RealSync | None = None) -> Values:
@@ -210,7 +208,6 @@ def activations(form: str, seed: int) -> Values:
         Accuracy in percent; MB that all workers received; MB of activations and their gradients alone, were
         they in float32.
     """
-    listener = Following()
     spec = RunSpec.model_validate(
         {
             "model": {"kind": "lenet"},
@@ -221,7 +218,8 @@ def activations(form: str, seed: int) -> Values:
             "seed": seed,
         }
     )
-    trainer = fit(spec.model_dump_json(), listener)
+    listener = trained(spec)
+    trainer = listener.trainer
     examples = spec.training.epochs * len(trainer.data.train)
     nbytes = examples * (Net.of(trainer.model).example_bytes(FLOAT_BYTES) - TARGET_BYTES)
     return {
@@ -237,10 +235,9 @@ def sampled(seed: int) -> Values:
     Bins lie between the layer's extremes, as in the paper's algorithm 1; the sample need not have them.
     `entropy` takes 3% of a layer, or 256 of its weights where that is more: the values `trained`.
     """
-    listener = Following()
-    fit(oland_raj.spec_of("none", seed, 2, oland_raj.PENALTY).model_dump_json(), listener)
+    model = trained(oland_raj.spec_of("none", seed, 2, oland_raj.PENALTY)).trainer.model
     rng, missed = np.random.default_rng(seed), {}
-    weights = [layer.detach().flatten() for layer in listener.trainer.model.parameters() if layer.ndim > 1]
+    weights = [layer.detach().flatten() for layer in model.parameters() if layer.ndim > 1]
     for i, layer in enumerate(weights, start=1):
         for name, count in (("layer", round(0.03 * len(layer))), ("trained", sample_size(len(layer), 0.03))):
             chosen = layer[rng.choice(len(layer), count, replace=False)]

@@ -45,7 +45,6 @@ class Watching(Following):
         self.epochs: list[dict[str, float]] = []
 
     def evaluated(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Notes an epoch."""
         super().evaluated(iteration, metrics)
         steps = self.trainer.plan.iterations // self.trainer.spec.training.epochs
         # The ledger spreads an exchange over its epoch's steps.
@@ -82,7 +81,7 @@ def train(line: str, l1: float, seed: int) -> dict[str, float]:
         loss's derivative by the layer's weights, without the l1 term.
     """
     listener = Watching()
-    fit(spec_of(line, seed, EPOCHS, l1).model_dump_json(), listener)
+    fit(spec_of(line, seed, EPOCHS, l1), listener)
     return summary(listener.epochs)
 
 

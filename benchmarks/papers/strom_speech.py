@@ -15,7 +15,7 @@ from typing import Any
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import Options, Report, Table, interval, run_benchmark
 from ..harness.trainings import BUILD, Trainings, kept_in
 from .speech_data.__main__ import main as make_speech
@@ -113,7 +113,6 @@ def spec_of(
     mode: Mapping[str, Any] = ALLGATHER,
     growth: Mapping[str, Any] = AT_ONCE,
 ) -> RunSpec:
-    """A run."""
     return RunSpec.model_validate(
         {
             "model": {"kind": "sigmoid_stack", "depth": net[0], "width": net[1]},
@@ -139,9 +138,8 @@ RATE = 4e-3
 
 
 def train(text: str) -> dict[str, float]:
-    """What a training came to."""
-    listener = Following()
-    trainer = fit(text, listener)
+    listener = trained(text)
+    trainer = listener.trainer
     totals = trainer.sync.totals
     return {
         "accuracy": listener.last[names.EVAL_ACCURACY],

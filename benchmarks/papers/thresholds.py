@@ -23,7 +23,7 @@ from taugrad.platform.spec.data import Frames, Mnist5k
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.names import layer_metric
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import Options, Report, Table, interval, number, run_benchmark
 from ..harness.trainings import BUILD
 from .claims import records
@@ -106,8 +106,8 @@ def spec_of(model: str, data: str, tau: str, seed: int) -> RunSpec:
 
 def train(model: str, data: str, tau: str, seed: int) -> dict[str, float]:
     """What a training came to, and the features of its first gradients: means of logarithms over elements."""
-    listener = Following()
-    trainer = fit(spec_of(model, data, tau, seed).model_dump_json(), listener)
+    listener = trained(spec_of(model, data, tau, seed))
+    trainer = listener.trainer
     first, wanted = listener.logged[0], ("grad_rms", "grad_p99", "grad_p999")
     layers = [
         (parameter.numel(), *(first.get(layer_metric(name, what), 0.0) for what in wanted))

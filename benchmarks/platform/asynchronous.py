@@ -158,7 +158,6 @@ QUICK = Sizes(
 
 
 def make_spec(sizes: Sizes, sync: dict[str, Any], workers: int) -> RunSpec:
-    """A run of all epochs."""
     optimizer = {"kind": "sgd", "lr": RATE, "momentum": 0}
     fields = {"sync": sync, "compressor": LINE, "workers": {"count": workers}}
     fields |= {"training": {"epochs": sizes.epochs, "batch_size": 64, "optimizer": optimizer}}

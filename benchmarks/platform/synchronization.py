@@ -15,7 +15,7 @@ from taugrad.compressors import Totals
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tracking import names
 
-from ..harness.in_process import Following, fit
+from ..harness.in_process import trained
 from ..harness.report import Options, Report, Table, number, run_benchmark, say
 from ..harness.workers import run_workers
 
@@ -79,8 +79,8 @@ def _trained(specs: Sequence[RunSpec]) -> list[Outcome]:
 
 
 def _train(text: str) -> tuple[Any, ...]:
-    listener = Following()
-    sync = fit(text, listener).sync
+    listener = trained(text)
+    sync = listener.trainer.sync
     links = sync.links()
     busiest = 0 if links is None else int(links.nbytes.sum(0).max())
     return sync.workers, sync.totals.state_dict(), listener.last[names.EVAL_ACCURACY], busiest

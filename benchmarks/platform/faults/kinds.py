@@ -39,7 +39,6 @@ class SmallDisk:
         (self._folder / "filling").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmounts it."""
         subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
 
 

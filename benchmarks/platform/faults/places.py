@@ -52,11 +52,9 @@ class Place:
         return self.folder.with_suffix(".txt")
 
     def start(self, arguments: Sequence[str]) -> Command:
-        """Starts a command here."""
         return Command.start(arguments, self.folder, self.environment, self.output)
 
     def first(self) -> list[str]:
-        """The scenario's command."""
         return self.scenario.arguments()
 
     def processes(self, command: Command) -> list[psutil.Process]:
@@ -64,7 +62,6 @@ class Place:
         return command.family()
 
     def client(self) -> MlflowClient:
-        """A client of the store."""
         return open_client(self.uri)
 
 
