@@ -6,6 +6,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
+from benchmarks.harness import pages
 from forked import run_script
 from needs import missing
 
@@ -13,8 +14,6 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 600
 """Of what depends on how busy the machine is."""
-
-Table = list[list[str]]
 
 
 def needs_network() -> None:
@@ -40,16 +39,9 @@ def run(name: str, folder: Path, report: str = "") -> str:
     return text
 
 
-def tables(text: str) -> list[Table]:
+def tables(text: str) -> list[list[list[str]]]:
     """The Markdown's tables, without their headings."""
-    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    return [
-        [
-            [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-            for line in block.splitlines()[2:]
-        ]
-        for block in blocks
-    ]
+    return [rows for _, _, rows in pages.tables(text)]
 
 
 def numbers(cell: str) -> list[float]:
