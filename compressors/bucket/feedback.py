@@ -193,7 +193,7 @@ class Feedback:
 
     @property
     def _shaped_names(self) -> Collection[str]:
-        """Of which parameters residuals are saved in their shape; slices have none."""
+        """The parameters whose residuals are saved in their shape; slices have none."""
         return () if self.slices else self.orders.keys()
 
 

@@ -310,7 +310,7 @@ class StreamReader:
     def _links(
         self, number: int | None, found: Mapping[str, File]
     ) -> tuple[dict[str, File], list[Link], int | None]:
-        """Of some files, those that may be read, the links to a number, or the newest, and the newest."""
+        """Returns the files that may be read, the links to a number or to the newest one, and the newest."""
         files = {name: file for name, file in found.items() if self._is_due(name, file)}
         sets, last = complete(files), inf if number is None else number
         if self._is_replaced(sets, files):

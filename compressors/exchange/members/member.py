@@ -602,7 +602,7 @@ class Member:
                 yield sender, self._chunk(*self._snapshot, want.index)
 
     def _chunk(self, state: StateId, data: Payload, index: int) -> Chunk:
-        """Of a snapshot, which may have fewer chunks than that of which one is asked for."""
+        """A chunk of a snapshot, which may have fewer chunks than that of which one is asked for."""
         size = self._chunk_bytes
         count = max(1, -(-data.size // size))
         index = index if index < count else 0
