@@ -167,7 +167,7 @@ def _mlflow() -> Iterator[Finding]:
     from .spec import SpecError  # noqa: PLC0415
     from .tracking.local_database import served_only  # noqa: PLC0415
     from .tracking.masking import masked  # noqa: PLC0415
-    from .tracking.probe import answering_client, driver_of, unwritable  # noqa: PLC0415
+    from .tracking.probe import answering_client, unwritable  # noqa: PLC0415
     from .tracking.store import sqlite_path, tracking_uri  # noqa: PLC0415
 
     version, uri = metadata.version("mlflow"), tracking_uri()
@@ -186,9 +186,7 @@ def _mlflow() -> Iterator[Finding]:
         problem, _, remedy = error.problems[0].rpartition("; ")
         yield Finding("MLflow", "wrong", f"{version}; {problem}", remedy)
     else:
-        driver = driver_of(uri)
-        by = f", through {driver} {_version(driver) or _version(f'{driver}-binary')}" if driver else ""
-        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}{by}")
+        yield Finding("MLflow", "ok", f"{version}; {count} experiments in {masked(uri)}")
         for name, (problem, remedy) in served_only(path, uri).items() if path is not None else ():
             yield Finding("MLflow", "wrong", f"experiment {name}: {problem}", remedy)
 

@@ -104,34 +104,30 @@ def _is_own(file: str) -> bool:
     )
 
 
-class ImportPathError(UserCodeError):
-    """A `package.module:function` that leads to nothing that can be called."""
-
-
 def import_object(path: str) -> Any:
     """Imports the callable that a `package.module:function` names; its signature is not checked.
 
-    The part behind the colon may have dots (`module:Class.method`). Raises ImportPathError: there is no such
+    The part behind the colon may have dots (`module:Class.method`). Raises UserCodeError: there is no such
     module or attribute, the module could not be imported, or the object cannot be called.
     """
     module_name, colon, attributes = path.partition(":")
     if not (colon and all(module_name.split(".")) and all(attributes.split("."))):
-        raise ImportPathError(path, "expected the form package.module:function")
+        raise UserCodeError(path, "expected the form package.module:function")
     try:
         value: Any = import_module(module_name)
     except ImportError as error:
-        raise ImportPathError(path, _import_failure(module_name, error)) from error
+        raise UserCodeError(path, _import_failure(module_name, error)) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and may be a script
-        raise ImportPathError(path, f"importing {module_name} failed: {told(error)}") from error
+        raise UserCodeError(path, f"importing {module_name} failed: {told(error)}") from error
     reached = module_name
     for attribute in attributes.split("."):
         try:
             value = getattr(value, attribute)
         except AttributeError as error:
-            raise ImportPathError(path, f"{reached} has no attribute {attribute!r}") from error
+            raise UserCodeError(path, f"{reached} has no attribute {attribute!r}") from error
         reached += f".{attribute}"
     if not callable(value):
-        raise ImportPathError(path, f"{reached} is {type(value).__name__}, which cannot be called")
+        raise UserCodeError(path, f"{reached} is {type(value).__name__}, which cannot be called")
     return value
 
 

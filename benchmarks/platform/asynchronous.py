@@ -100,7 +100,7 @@ def _train(text: str, pace: Mapping[str, Any] | None) -> dict[str, float]:
 def _replica(trainer: Trainer) -> Replica:
     """This process's worker's."""
     if isinstance(trainer.sync, AsynchronousTraining):
-        return trainer.sync.worker.replica
+        return trainer.sync.replica
     assert isinstance(trainer.sync, HookedGradients)
     return trainer.sync.replica
 

@@ -35,7 +35,7 @@ GROUPS = {
         "compressors/exchange/mesh",
         "compressors/exchange/addresses",
     ),
-    "own-code": ("UserCodeError", "UserCodeRaised", "ImportPathError", "platform/spec/allowing"),
+    "own-code": ("UserCodeError", "UserCodeRaised", "platform/spec/allowing"),
     "data": ("DataError", "SpeechError", "platform/data/"),
     "plan": ("CalibrationError", "ProbeError", "search/plan/", "search/auto"),
     "checkpoint": (

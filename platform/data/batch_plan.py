@@ -181,10 +181,8 @@ class BatchPlan:
 
     def is_evaluation_due(self, done: int) -> bool:
         """Whether the model is to be evaluated after so many iterations, at least 1."""
-        ends_epoch = self.position(done - 1).ends_epoch
-        if done == self.iterations or (self._grows and ends_epoch):
-            return True
-        return ends_epoch if self._evaluate_every is None else done % self._evaluate_every == 0
+        ends_epoch = self._grows and self.position(done - 1).ends_epoch
+        return done == self.iterations or ends_epoch or self._is_regular(done)
 
     def evaluations(self, done: int) -> int:
         """How many evaluations are due in the first `done` iterations; of a run without growing batches."""
@@ -232,22 +230,10 @@ class BatchPlan:
         sizes, untrained = state["sizes"], state["untrained"]
         if state["examples"] != self.examples:
             raise ValueError(f"it is of {state['examples']} training examples, this run has {self.examples}")
-        if not self._may_be(sizes):
+        if not self._grows and sizes != self._sizes:
             raise ValueError(f"its batch sizes, {sizes}, are not those of this run")
-        if not (isinstance(untrained, float) or (untrained is None and sizes == [self._start] * len(sizes))):
-            raise ValueError(f"its untrained model's measure, {untrained!r}, is not a number")
         self._untrained = untrained
         self._set_sizes(sizes)
-
-    def _may_be(self, sizes: Any) -> bool:
-        if not isinstance(self._growth, AdaBatch):
-            return bool(sizes == self._sizes)
-        return (
-            isinstance(sizes, list)
-            and 1 <= len(sizes) <= self.epochs
-            and sizes[0] == self._start
-            and all(isinstance(size, int) and self._start <= size <= self._growth.most for size in sizes)
-        )
 
     def _set_sizes(self, sizes: list[int]) -> None:
         stages = self._growth if isinstance(self._growth, Stages) else None

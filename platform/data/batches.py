@@ -31,9 +31,7 @@ def epoch_order(examples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def iterations_per_epoch(examples: int, batch_size: int) -> int:
-    """How many batches an epoch has; the last one may be smaller. Raises ValueError: a batch is below 1."""
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    """How many batches an epoch has; the last one may be smaller."""
     return -(-examples // batch_size)
 
 
@@ -46,17 +44,8 @@ def worker_share(
     contiguous, and the first ones are one longer where it cannot be divided evenly; only the first `at_work`
     of the workers share it, by default all. A worker that is left without examples gets the first of the
     batch with weight 0: its backward pass must run, or the others would wait for ever.
-
-    Raises ValueError: the batch does not begin in the epoch, `rank` is not in 0..workers - 1, or there are
-    fewer workers than `at_work`.
     """
-    if not 0 <= start < len(order):
-        raise ValueError(f"start is {start}; the epoch has examples 0 to {len(order) - 1}")
-    if not 0 <= rank < workers:
-        raise ValueError(f"rank is {rank}; it must be in 0..{workers - 1}, as there are {workers} workers")
     sharing = workers if at_work is None else at_work
-    if not 1 <= sharing <= workers:
-        raise ValueError(f"at_work is {at_work}; it must be in 1..{workers}, as there are {workers} workers")
     batch = order[start : start + batch_size]
     part = batch[_part(len(batch), rank, sharing)] if rank < sharing else batch[:0]
     if len(part) == 0:

@@ -26,40 +26,25 @@ Records = NDArray[np.uint8]
 """[N, labels + 3072]"""
 
 
-def load_cifar10(config: Cifar10) -> Parts:
-    """Reads the six files of CIFAR-10: images 3 x 32 x 32 in ten classes, normalised by channel.
+def load_cifar(config: Cifar10 | Cifar100) -> Parts:
+    """Reads CIFAR's files: images 3 x 32 x 32 in 10, 20 or 100 classes, normalised by channel.
 
     Raises DataError: a file is missing, not whole, or holds a label that is none.
     """
-    return _parts(config.path, _TEN, ["test_batch.bin"], [10], 0, augment=config.augment)
-
-
-def load_cifar100(config: Cifar100) -> Parts:
-    """Reads the two files of CIFAR-100; as `load_cifar10`, with 100 classes or 20."""
-    use = 0 if config.labels == "coarse" else 1
-    return _parts(config.path, ["train.bin"], ["test.bin"], [20, 100], use, augment=config.augment)
-
-
-def _parts(
-    folder: Path,
-    train_names: Sequence[str],
-    test_names: Sequence[str],
-    classes: Sequence[int],
-    use: int,
-    *,
-    augment: bool,
-) -> Parts:
-    """Reads files whose records have several labels, and uses one of these."""
+    train_names, test_names, classes, use = _TEN, ["test_batch.bin"], [10], 0
+    if isinstance(config, Cifar100):  # whose records have a coarse label and a fine one
+        train_names, test_names, classes = ["train.bin"], ["test.bin"], [20, 100]
+        use = 0 if config.labels == "coarse" else 1
     digest = hashlib.sha256()
     train, test = (
-        np.concatenate([_records(folder / name, classes, digest) for name in names])
+        np.concatenate([_records(config.path / name, classes, digest) for name in names])
         for names in (train_names, test_names)
     )
     images = [batch[:, len(classes) :].reshape(-1, 3, _SIDE, _SIDE) for batch in (train, test)]
     labels = [batch[:, use].copy() for batch in (train, test)]
-    normalize = Normalization.of(images[0], str(folder))
+    normalize = Normalization.of(images[0], str(config.path))
     return Parts(
-        Pixels(images[0], labels[0], normalize, augment=augment),
+        Pixels(images[0], labels[0], normalize, augment=config.augment),
         Pixels(images[1], labels[1], normalize, augment=False),
         Shape.image(3, _SIDE, _SIDE, classes[use]),
         digest.hexdigest(),

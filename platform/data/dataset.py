@@ -96,14 +96,10 @@ Data = DataSet | Parts
 
 def _check_inputs(field: str, inputs: torch.Tensor) -> None:
     _check_tensor(field, inputs, torch.float32)
-    if inputs.ndim != 4:
+    if inputs.ndim != 4 or inputs.numel() == 0:
         raise DataError(
-            f"{field} has {inputs.ndim} dimensions, {_by(inputs.shape)}; "
-            "it must have 4: examples, channels, height, width"
-        )
-    if inputs.numel() == 0:
-        raise DataError(
-            f"{field} has shape {_by(inputs.shape)}; it must hold at least one example of at least one pixel"
+            f"{field} has shape {_by(inputs.shape)}; it must have 4 dimensions (examples, channels, height, "
+            "width) and hold at least one example of at least one pixel"
         )
     finite = torch.isfinite(inputs)
     if not bool(finite.all()):

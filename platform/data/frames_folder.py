@@ -83,7 +83,11 @@ def read_part(folder: Path, name: str, manifest: FramesManifest) -> Part:
         )
     _check_offsets(paths["offsets"], offsets, len(features))
     for path in paths.values():
-        _check_hash(path, manifest.sha256.get(path.relative_to(folder).as_posix()))
+        wanted = manifest.sha256.get(path.relative_to(folder).as_posix())
+        if wanted is not None and (digest := _sha256(path)) != wanted:
+            raise DataError(
+                f"{path}: is damaged: its SHA-256 begins with {digest[:12]}, {MANIFEST} says {wanted[:12]}"
+            )
     wrong = np.flatnonzero(labels >= len(manifest.classes))
     if len(wrong):
         at = int(wrong[0])
@@ -108,13 +112,6 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], frames: int) -> None:
         raise DataError(f"{path}: entry {at} is {offsets[at]} after {offsets[at - 1]}; they must ascend")
     if offsets[-1] != frames:
         raise DataError(f"{path}: ends with {offsets[-1]}; expected {frames}, the number of frames")
-
-
-def _check_hash(path: Path, wanted: str | None) -> None:
-    if wanted is not None and (digest := _sha256(path)) != wanted:
-        raise DataError(
-            f"{path}: is damaged: its SHA-256 begins with {digest[:12]}, {MANIFEST} says {wanted[:12]:.12}"
-        )
 
 
 def _sha256(path: Path) -> str:

@@ -13,12 +13,11 @@ _READERS = {
     "mnist": "idx:load_mnist",
     "text": "text:load_text",
     "tokens": "tokens:load_tokens",
-    "cifar10": "cifar:load_cifar10",
-    "cifar100": "cifar:load_cifar100",
+    "cifar10": "cifar:load_cifar",
+    "cifar100": "cifar:load_cifar",
     "frames": "frames:load_frames",
     "image_folder": "image_folder:load_image_folder",
     "parquet": "parquet:load_parquet",
-    "custom": "loading:load_custom",
 }
 """By kind the function, in a module beside this one, that makes a `Data` of the config."""
 _CONTRACT = (
@@ -33,14 +32,11 @@ def load(config: DataConfig) -> Data:
     Raises DataError: the data are missing, damaged or not valid; UserCodeError: a custom factory cannot be
     found or called, raised, or returned no data set.
     """
+    if isinstance(config, CustomData):
+        made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
+        if not isinstance(made, Data):
+            raise UserCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
+        return made
     module, _, name = _READERS[config.kind].partition(":")
     data: Data = getattr(import_module(f"{__package__}.{module}"), name)(config)
     return data
-
-
-def load_custom(config: CustomData) -> Data:
-    """What a user's own function returns."""
-    made = call(config.factory, import_object(config.factory), config.arguments, _CONTRACT)
-    if not isinstance(made, Data):
-        raise UserCodeError(config.factory, f"it returned a {type(made).__name__}; {_CONTRACT}")
-    return made

@@ -34,12 +34,6 @@ def check_size(network: str, height: int, width: int, smallest: int, *, instead:
         )
 
 
-def numbers_of(part: nn.Module, channels: int, height: int, width: int) -> int:
-    """How many numbers a part of a network makes of an image; nothing is computed for that."""
-    image = torch.empty(1, channels, height, width, device="meta")
-    return int(deepcopy(part).to("meta")(image).numel())
-
-
 def begin_as_he(net: nn.Module) -> None:
     """Fills weights as He et al. (2015) do, and biases with zeros."""
     for layer in net.modules():
@@ -76,9 +70,10 @@ def alexnet(config: AlexNet, channels: int, height: int, width: int, classes: in
     check_size("AlexNet", height, width, _ALEXNET_SMALLEST[config.form], instead=smaller)
     conv = _convolutions(config, channels)
     units = scaled(4096, config.width_multiplier)
+    image = torch.empty(1, channels, height, width, device="meta")  # nothing is computed
     fc = OrderedDict[str, nn.Module](
         dropout6=nn.Dropout(config.dropout),
-        fc6=nn.Linear(numbers_of(conv, channels, height, width), units),
+        fc6=nn.Linear(deepcopy(conv).to("meta")(image).numel(), units),
         relu6=nn.ReLU(inplace=True),
         dropout7=nn.Dropout(config.dropout),
         fc7=nn.Linear(units, units),
@@ -109,16 +104,12 @@ def _convolutions(config: AlexNet, channels: int) -> nn.Sequential:
         layers[f"conv{number}"] = nn.Conv2d(before, after, kernel, stride, padding, groups=halved)
         layers[f"relu{number}"] = nn.ReLU(inplace=True)
         if number in _NORMED and not small:
-            layers[f"norm{number}"] = _norm()
+            # The paper adds up alpha = 1e-4 times the squares of 5 maps; torch takes their mean.
+            layers[f"norm{number}"] = nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2)
         if number in _POOLED:
             layers[f"pool{number}"] = nn.MaxPool2d(2) if small else nn.MaxPool2d(3, stride=2)
         before = after
     return nn.Sequential(layers)
-
-
-def _norm() -> nn.Module:
-    # The paper adds up alpha = 1e-4 times the squares of 5 maps; torch takes their mean.
-    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2)
 
 
 _VGG_SMALLEST = 32

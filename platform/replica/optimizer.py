@@ -11,7 +11,7 @@ al. 2021, arXiv 2102.02888).
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, assert_never
 
@@ -40,15 +40,8 @@ class _Moments(Optimizer):
         super().__init__(parameters, settings)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step along the parameters' gradients; a parameter without a gradient stays as it is.
-
-        A closure computes the loss anew, which is returned; its gradients are taken.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
+        """One step along the parameters' gradients; a parameter without a gradient stays as it is."""
         for group in self.param_groups:
             for weights in (parameter for parameter in group["params"] if parameter.grad is not None):
                 state = self.state[weights]
@@ -57,7 +50,6 @@ class _Moments(Optimizer):
                     state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(weights) for _ in range(2))
                 state["step"] += 1
                 self._change(weights, weights.grad, state, group)
-        return loss
 
     @abstractmethod
     def _change(self, weights: Tensor, gradient: Tensor, state: _Entries, group: _Entries) -> None:
@@ -155,7 +147,8 @@ def hidden_matrices(model: nn.Module) -> list[Parameter]:
     by_layer = [[p for p in layer.parameters(recurse=False) if p.ndim > 1] for layer in model.modules()]
     others = {p for layer in model.modules() if isinstance(layer, nn.Embedding) for p in layer.parameters()}
     others.update(next(filter(None, reversed(by_layer)), ()))
-    return [p for p in model.parameters() if _is_matrix(p) and p not in others]
+    matrices = [p for p in model.parameters() if p.ndim > 1 and 1 < p.shape[0] < p.numel()]
+    return [p for p in matrices if p not in others]
 
 
 def penalized(names: Iterable[str], training: config.TrainingConfig) -> list[bool]:
@@ -189,10 +182,6 @@ def add_l1(
                     weights.grad.add_(weights.detach().sign(), alpha=group["l1"])
 
     optimizer.register_step_pre_hook(add)
-
-
-def _is_matrix(parameter: Parameter) -> bool:
-    return parameter.ndim > 1 and 1 < parameter.shape[0] < parameter.numel()
 
 
 def build_optimizer(

@@ -41,11 +41,6 @@ def _changes(schedule: config.StepDecay | config.Halving, position: Position) ->
     return position.epoch // schedule.epochs
 
 
-def warmup_iterations(warmup: config.WarmUp, position: Position) -> float:
-    """How many iterations a warm-up takes; one in epochs, by the length of the present one."""
-    return float(warmup.iterations or warmup.epochs * position.iterations)
-
-
 def warmup_factor(warmup: config.WarmUp, position: Position) -> float:
     """What the learning rate is multiplied by: from `warmup.start` at the first iteration to 1 at the end."""
     if warmup.iterations:
@@ -84,11 +79,12 @@ def rate_at(training: config.TrainingConfig, position: Position, workers: int) -
     the start of the run, warm-up included. `position` has the iteration, its batch size, and how many of the
     workers share it where not all do.
     """
-    optimizer, scaling = training.optimizer, training.scaling
+    optimizer, scaling, warmup = training.optimizer, training.scaling, training.warmup
+    warmed_up = float(warmup.iterations or warmup.epochs * position.iterations)
     rate = (
         optimizer.lr
-        * schedule_factor(training.schedule, position, warmup_iterations(training.warmup, position))
-        * warmup_factor(training.warmup, position)
+        * schedule_factor(training.schedule, position, warmed_up)
+        * warmup_factor(warmup, position)
     )
     l1 = training.l1 * schedule_factor(training.l1_schedule, position, 0.0)
     if isinstance(scaling, config.NoScaling):

@@ -141,15 +141,10 @@ class Replica:
 
     def nonfinite(self) -> str | None:
         """The name of the first parameter whose gradient holds NaN or Inf, if there is one."""
-        named = zip(self.names, self.parameters, strict=True)
-        return next(
-            (
-                name
-                for name, gradient_owner in named
-                if gradient_owner.grad is not None and not is_finite(gradient_owner.grad)
-            ),
-            None,
-        )
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            if parameter.grad is not None and not is_finite(parameter.grad):
+                return name
+        return None
 
     def statistics(self) -> dict[str, GradientStatistics]:
         """Statistics of the gradients, by parameter; one that is missing counts as zeros."""

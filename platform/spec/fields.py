@@ -109,7 +109,9 @@ def spec_fields() -> list[FieldHelp]:
     fields: list[FieldHelp] = []
     for name, alike in by_name.items():
         if name.startswith(f"{METHOD}.") and not any(field.name == METHOD for field in fields):
-            fields.append(_method_help())
+            example = "'wgt(tau=1e-3) | quantile | golomb_rice'"
+            described = f"A method and its links, such as {example}; below are its single fields."
+            fields.append(FieldHelp(METHOD, "LINE", "none", "", described))
         types = dict.fromkeys(part for field in alike for part in type_name(field.info.annotation).split("|"))
         kinds = "" if is_tag(name) else _kinds_text(name, [field.kind for field in alike], choices)
         shown_default = "" if is_tag(name) else _default_text(alike)
@@ -148,13 +150,6 @@ def _default_text(alike: Sequence["SpecField"]) -> str:
     return "; ".join(
         [usual[0], *(f"{', '.join(dict.fromkeys(kinds))}: {default}" for default, kinds in others)]
     )
-
-
-def _method_help() -> FieldHelp:
-    """The method as a whole."""
-    example = "'wgt(tau=1e-3) | quantile | golomb_rice'"
-    described = f"A method and its links, such as {example}; below are its single fields."
-    return FieldHelp(METHOD, "LINE", "none", "", described)
 
 
 def is_tag(name: str) -> bool:

@@ -66,7 +66,8 @@ class Overrides:
         """Which of the command line and the environment gave a field its value; empty if it was neither."""
         if any(f"--{name}" in self.options for name in _around(field)):
             return COMMAND_LINE
-        return _variable_of(field)
+        variables = {name: variable for variable, name in _variables().items()}
+        return next((variables[name] for name in _around(field) if name in variables), "")
 
 
 def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -148,12 +149,6 @@ def _check_variables() -> None:
         setting = variable[len(ENVIRONMENT_PREFIX) :].upper()
         if close := difflib.get_close_matches(setting, fields, n=1, cutoff=_NEAR):
             raise SpecError(variable, f"no such field; did you mean {ENVIRONMENT_PREFIX}{close[0]}?")
-
-
-def _variable_of(field: str) -> str:
-    """The variable that sets a field or a group around it; empty if none does."""
-    named = {name: variable for variable, name in _variables().items()}
-    return next((named[name] for name in _around(field) if name in named), "")
 
 
 def _around(field: str) -> list[str]:

@@ -95,7 +95,9 @@ def _patterns(asked: Asked) -> Iterator[str]:
             f"compressor.kind = {method.kind} with sync.{given}: its factors go through torch's own "
             "all-reduce; use sync: {mode: gradients, pattern: allgather}"
         )
-    if not isinstance(mode, WeightsSync):  # whose own refusals have these
+    if isinstance(mode, WeightsSync):
+        yield from local_refusals(mode, mode.every, mode.fragments, method, mode.downlink, f"{asked.where}.")
+    else:
         downlink: Method | None = getattr(mode, "downlink", None)
         yield from pattern_refusals(mode.pattern_name, method, downlink, "compressor", f"{asked.where}.")
     if isinstance(mode, GradientsSync) and mode.pattern == "collective" and asked.sync.is_simulated:
@@ -107,24 +109,14 @@ def _patterns(asked: Asked) -> Iterator[str]:
 
 def _momentum(asked: Asked) -> Iterator[str]:
     momentum = asked.method.momentum_correction
-    if not momentum or asked.mode.is_local:
-        return
-    if asked.momentum:
+    if momentum and asked.momentum and not asked.mode.is_local:
         yield (
             f"compressor.momentum = {momentum}: the optimizer has momentum too, it would be applied twice; "
             "add training.optimizer.momentum: 0"
         )
 
 
-def _weights(asked: Asked) -> Iterator[str]:
-    mode = asked.mode
-    if isinstance(mode, WeightsSync):
-        yield from local_refusals(
-            mode, mode.every, mode.fragments, asked.method, mode.downlink, f"{asked.where}."
-        )
-
-
-_METHODS: tuple[Problems, ...] = (_patterns, _weights, _momentum)
+_METHODS: tuple[Problems, ...] = (_patterns, _momentum)
 """What a method cannot do in a mode."""
 
 

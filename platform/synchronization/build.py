@@ -32,25 +32,21 @@ from ..spec.synchronization import (
     GradientsSync,
     HybridSync,
     RealSync,
-    RoundSchedule,
     WeightsSync,
     real,
 )
 from ..spec.validation import needed_of
 from ..tasks.task import Task
-from .asynchronous.delivery import SimulatedTiming
 from .asynchronous.mode import AsynchronousTraining
-from .asynchronous.worker import AsyncWorker
 from .gathering import all_gather_texts
 from .gradients import GradientsInRounds
 from .hooked import HookedGradients
 from .hybrid.exchange import DenseMessages
 from .hybrid.layers import two_parts
 from .hybrid.mode import HybridTraining
-from .hybrid.worker import HybridConfig, HybridWorker
+from .hybrid.worker import HybridWorker
 from .quorum.free import Decide, FreeRounds, by_store
-from .quorum.inbox import Inbox
-from .quorum.scheduled import Drawn, ScheduledRounds
+from .quorum.scheduled import ScheduledRounds
 from .simulated import SimulatedWorkers
 from .synchronization import Synchronization, WorkerInLockstep
 from .weights import LocalTraining, LocalWorker, trained_of
@@ -181,56 +177,31 @@ class _Build:
             if mode.quorum is None:
                 made.append(LocalTraining(mode, own))
                 continue
-            needed, schedule = needed_of(mode.quorum, self.workers), mode.schedule
-            if schedule is None and group.carrier.waits:
-                made.append(FreeRounds(mode, own, Inbox(group.carrier), needed, self.decide or by_store()))
-                continue
-            nobody_late = RoundSchedule()
-            drawn = Drawn(schedule or nobody_late, self.workers, needed, mode.every)
-            made.append(ScheduledRounds(mode, own, drawn))
+            needed = needed_of(mode.quorum, self.workers)
+            if mode.schedule is None and group.carrier.waits:
+                made.append(FreeRounds(mode, own, needed, self.decide or by_store()))
+            else:
+                made.append(ScheduledRounds(mode, own, needed))
         return made
 
     def _async(self, mode: AsyncSync) -> Sequence[WorkerInLockstep]:
-        spec, behind = self.spec, mode.most_behind
-        times = mode.step_times or (1.0,) * self.workers
-        follows = self.spec.sync.is_simulated or mode.follow_schedule
-        timing = SimulatedTiming(times, mode.delay, mode.schedule_seed, behind) if follows else None
         return [
-            AsynchronousTraining(
-                group,
-                AsyncWorker(
-                    replica,
-                    spec.compressor,
-                    spec.training,
-                    group.rank,
-                    self.workers,
-                    hold_back_zeros=spec.training.find_unused_parameters,
-                ),
-                self.randomness,
-                most_behind=behind,
-                timing=timing,
-            )
+            AsynchronousTraining(group, self.spec, mode, replica, self.randomness)
             for group, replica in zip(self.groups, self._replicas(), strict=True)
         ]
 
     def _hybrid(self, mode: HybridSync) -> Sequence[WorkerInLockstep]:
         spec, parts = self.spec, two_parts(self.model)
         replica = Replica(parts.convolutional, self.task, spec.training, self.workers)
-        config = HybridConfig(
-            scheme=mode.scheme,
-            values=_TYPES.get(mode.activations) or self._activations(mode),
-            per_worker=mode.fc_batch == "per_worker",
-            summed=spec.compressor.reduction == "sum",
-            seed=spec.seed,
-        )
+        values = _TYPES.get(mode.activations) or self._activations(mode)
         return [
             HybridTraining(
                 group,
                 pattern,
                 self.model,
-                parts,
                 replica,
-                HybridWorker(parts, self.task, spec.training, config, group.rank, self.workers),
+                HybridWorker(parts, self.task, spec, mode, group.rank, self.workers),
+                values,
                 self.randomness,
                 refuses=spec.compressor.nonfinite == "refuse",
             )
@@ -257,16 +228,13 @@ class _Build:
             elements = max(elements, self.spec.training.largest_batch * widest)
         # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
         most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
+        silent_after_s: float | None = None
+        patient = False
         if isinstance(mode, AsyncSync):
-            return connected(
-                most_bytes=most_bytes,
-                key=key,
-                silent_after_s=mode.dead_after,
-                patient=mode.on_dead == "wait",
-            )
-        if isinstance(mode, WeightsSync) and mode.quorum is not None:
-            return connected(most_bytes=most_bytes, key=key, silent_after_s=SILENT_AFTER_S, patient=True)
-        return connected(most_bytes=most_bytes, key=key)
+            silent_after_s, patient = mode.dead_after, mode.on_dead == "wait"
+        elif isinstance(mode, WeightsSync) and mode.quorum is not None:
+            silent_after_s, patient = SILENT_AFTER_S, True
+        return connected(most_bytes=most_bytes, key=key, silent_after_s=silent_after_s, patient=patient)
 
     def _workers_of(self, replica: Replica) -> list[Worker]:
         """One per group; passes run where residuals lie."""

@@ -67,6 +67,12 @@ class Iteration:
     """By parameter name, of worker 0's gradient, where it was observed."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By MLflow name: those that only this mode has."""
+    number: int = 0
+    """Counted from 1 over the whole run: MLflow's step; the trainer sets it, and the next two."""
+    data_s: float = 0.0
+    """Seconds that the workers here waited for their examples."""
+    iterate_s: float = 0.0
+    """Seconds until the next iteration could begin; all seconds are means over the workers here."""
     closing_s: float = 0.0
     """Seconds of what came after the iteration, which `step` has waiting and decoding of; mostly 0."""
     always_under_way: bool = False

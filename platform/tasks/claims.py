@@ -91,7 +91,8 @@ def difference(
     shared = sorted(values.keys() & reference.keys())
     if len(shared) >= FEWEST_SEEDS:
         values, reference = ({seed: by_seed[seed] for seed in shared} for by_seed in (values, reference))
-        between, seeds = _paired(values, reference), len(shared)
+        between = half_interval([values[seed] - reference[seed] for seed in shared])
+        seeds = len(shared)
     elif min(len(values), len(reference)) >= FEWEST_SEEDS:
         between, seeds = _welch(values, reference), min(len(values), len(reference))
     else:
@@ -132,17 +133,12 @@ def wilson(share: float, count: int) -> tuple[float, float]:
         share: 0 to 1; a mean of several runs on the same examples has at most this uncertainty.
         count: Examples, at least 1.
     """
-    z = _normal()
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     middle = share + z**2 / (2 * count)
     half = z * math.sqrt(max(0.0, share * (1 - share)) / count + z**2 / (4 * count**2))
     whole = 1 + z**2 / count
     # At 0 and at 1 the ends are exact but for rounding.
     return min(share, (middle - half) / whole), max(share, (middle + half) / whole)
-
-
-def _paired(values: Mapping[str, float], reference: Mapping[str, float]) -> float:
-    """Half of the t interval of the mean difference between runs of the same seed."""
-    return half_interval([values[seed] - reference[seed] for seed in values])
 
 
 def half_interval(values: Sequence[float]) -> float:
@@ -165,7 +161,3 @@ def _t(degrees: float) -> float:
     from scipy.special import stdtrit  # noqa: PLC0415 - `scipy.stats` would take a second to import
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
-
-
-def _normal() -> float:
-    return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -67,21 +67,8 @@ def probe(uri: str, *, writes: bool = True) -> None:
             in_time(_ALIVE_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
-    elif _kind(uri) in _DATABASES:
+    elif uri.partition(":")[0].partition("+")[0] in _DATABASES:
         _check_database(uri)
-
-
-def _kind(uri: str) -> str:
-    return uri.partition(":")[0].partition("+")[0]
-
-
-def driver_of(uri: str) -> str:
-    """The package that speaks to a database server; empty for other stores."""
-    if _kind(uri) not in _DATABASES:
-        return ""
-    from sqlalchemy import make_url  # noqa: PLC0415 - takes half a second
-
-    return str(make_url(uri).get_dialect().driver)
 
 
 def _check_database(uri: str) -> None:

@@ -69,12 +69,12 @@ class Holder:
         """Whether this process can, or could, see that process: same host, same namespace."""
         return (self.host, self.space) == (socket.gethostname(), _space())
 
-    def is_alive(self, stale_s: float = STALE_S) -> bool:
+    def is_alive(self) -> bool:
         """Whether it still holds the run: it runs on this machine, or gave a heartbeat recently."""
         if self.is_near():
             began = _began(self.pid)
             return began is not None and abs(began - self.began) < _CLOCK_STEP_S
-        return time.time() - self.heartbeat < stale_s
+        return time.time() - self.heartbeat < STALE_S
 
     def __str__(self) -> str:
         since, heartbeat = (
@@ -90,22 +90,12 @@ class Holder:
 class RunLock:
     """Keeps all other drivers from a run while a `with` block runs.
 
-    There are `heartbeat_s` seconds from one heartbeat to the next; after `stale_s` without one a holder on
-    another machine counts as dead. Nobody else begins a `new` run, such as a search's trial: what holds it
-    on another machine is waited for, in case that has just died.
+    Nobody else begins a `new` run, such as a search's trial: what holds it on another machine is waited for,
+    in case that has just died.
     """
 
-    def __init__(
-        self,
-        client: "MlflowClient",
-        run_id: str,
-        *,
-        new: bool = False,
-        heartbeat_s: float = HEARTBEAT_S,
-        stale_s: float = STALE_S,
-    ) -> None:
+    def __init__(self, client: "MlflowClient", run_id: str, *, new: bool = False) -> None:
         self._client, self._run_id, self._new = client, run_id, new
-        self._heartbeat_s, self._stale_s = heartbeat_s, stale_s
         self._holder = Holder.this_process()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="taugrad-hold", daemon=True)
@@ -162,11 +152,11 @@ class RunLock:
         other = Holder.of(self._client, self._run_id)
         if other is None or other.token == self._holder.token:
             return
-        if other.is_alive(self._stale_s) and (other.is_near() or not self._new):
+        if other.is_alive() and (other.is_near() or not self._new):
             raise RunHeld(str(other))
         if not other.is_near():
             # Clocks may differ: a heartbeat in the meantime says more.
-            self._ended.wait(self._stale_s if self._new else 1.5 * self._heartbeat_s)
+            self._ended.wait(STALE_S if self._new else 1.5 * HEARTBEAT_S)
             later = Holder.of(self._client, self._run_id)
             if later is not None and later.heartbeat != other.heartbeat:
                 raise RunHeld(str(later))
@@ -178,7 +168,7 @@ class RunLock:
 
     def _renew(self) -> None:
         client = without_timeout(self._client)
-        while not self._ended.wait(self._heartbeat_s):
+        while not self._ended.wait(HEARTBEAT_S):
             with suppress(Exception):  # an outage: training goes on, and so does this
                 if not self._is_of(Holder.of(client, self._run_id)):
                     return

@@ -33,14 +33,14 @@ class Saved:
     """Then what each of the former processes had, by rank; empty otherwise."""
 
     @classmethod
-    def load(cls, read: Read, manifest: Manifest, rank: int, workers: int | None = None) -> "Saved":
+    def load(cls, read: Read, manifest: Manifest, rank: int, workers: int) -> "Saved":
         """Reads and checks what the process of a rank needs of a checkpoint.
 
-        `workers`: how many the run has now; by default as many as wrote the checkpoint. Raises Unusable: a
-        file is missing or damaged; CheckpointError: a file is undamaged, but not a state.
+        `workers`: how many the run has now. Raises Unusable: a file is missing or damaged; CheckpointError: a
+        file is undamaged, but not a state.
         """
         shared = unpack(manifest.file(read, SHARED))
-        if workers is not None and shared.get("workers") != workers:
+        if shared.get("workers") != workers:
             files = sorted(name for name in manifest.files if name != SHARED)
             return cls(shared, {}, tuple(unpack(manifest.file(read, name)) for name in files))
         return cls(shared, unpack(manifest.file(read, worker_file(rank))))

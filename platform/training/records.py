@@ -5,7 +5,6 @@ gradients, and so is not in the ledgers.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -18,83 +17,50 @@ from ..synchronization.ledger import Iteration
 from ..tracking import names
 
 
-@dataclass(frozen=True)
-class IterationRecord:
-    """One process's view of one iteration; the same figures as means over its workers."""
-
-    number: int
-    """Counted from 1 over the whole run: MLflow's step."""
-    data_s: float
-    """Seconds that its workers waited for their examples."""
-    iterate_s: float
-    """Seconds until the next iteration could begin; all of these are means over its workers."""
-    iteration: Iteration
-    """The ledger's entry."""
-
-    @property
-    def step(self) -> Step:
-        """What was sent, and its seconds."""
-        return self.iteration.step
-
-    @property
-    def step_s(self) -> float:
-        """Seconds that the iteration took."""
-        return self.iterate_s + self.iteration.closing_s
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics by layer, in the iterations that record them; and what only this mode has."""
-        seen = self.iteration.statistics
-        return (layer_metrics(self.step, seen) if seen else {}) | self.iteration.metrics
-
-    @property
-    def compute_s(self) -> float:
-        """Seconds of everything else than the parts that are measured: so the parts add up to the step."""
-        step = self.step
-        return self.step_s - self.data_s - step.compress_s - step.blocked_s - step.decode_s
-
-    @property
-    def local_figures(self) -> dict[str, float]:
-        """The figures of which processes have different ones, by the MLflow name of their mean."""
-        step = self.step
-        return {
-            names.TRAIN_LOSS: self.iteration.loss,
-            names.TIME_STEP: self.step_s,
-            names.TIME_DATA: self.data_s,
-            names.TIME_COMPUTE: self.compute_s,
-            names.TIME_COMPRESS: step.compress_s,
-            names.TIME_WAIT: step.blocked_s,
-            names.TIME_DECOMPRESS: step.decode_s,
-            names.TIME_EXCHANGE: step.exchange_s,
-            names.TIME_OVERLAP: step.overlap_s,
-            names.COMM_RESIDUAL_RMS: step.residual_squares,
-        }
+def local_figures(iteration: Iteration) -> dict[str, float]:
+    """The figures of which processes have different ones, by the MLflow name of their mean."""
+    step = iteration.step
+    measured_s = iteration.data_s + step.compress_s + step.blocked_s + step.decode_s
+    step_s = iteration.iterate_s + iteration.closing_s
+    return {
+        names.TRAIN_LOSS: iteration.loss,
+        names.TIME_STEP: step_s,
+        names.TIME_DATA: iteration.data_s,
+        names.TIME_COMPUTE: step_s - measured_s,  # everything else: so the parts add up to the step
+        names.TIME_COMPRESS: step.compress_s,
+        names.TIME_WAIT: step.blocked_s,
+        names.TIME_DECOMPRESS: step.decode_s,
+        names.TIME_EXCHANGE: step.exchange_s,
+        names.TIME_OVERLAP: step.overlap_s,
+        names.COMM_RESIDUAL_RMS: step.residual_squares,
+    }
 
 
 def averaged(
-    records: list[IterationRecord], processes: int, workers: int, device: torch.device
+    iterations: list[Iteration], processes: int, workers: int, device: torch.device
 ) -> list[dict[str, float]]:
     """Each iteration's metrics by MLflow name, averaged over the processes, which call this together.
 
     Every process adds the others' figures in rank order, as those of simulated workers are added; an
     all-reduce would add in an order of its own. The device is where the group's transport takes tensors.
     """
-    if not records:
+    if not iterations:
         return []
-    figures = [[*record.local_figures.values()] for record in records]
+    figures = [[*local_figures(iteration).values()] for iteration in iterations]
     local = torch.tensor(figures, dtype=torch.float64, device=device)
     everybody = [torch.empty_like(local) for _ in range(processes)]
     dist.all_gather(everybody, local)
     by_record = zip(*(rows.tolist() for rows in everybody), strict=True)
     means = ([sum(figure) / processes for figure in zip(*rows, strict=True)] for rows in by_record)
-    return [_metrics(*pair, workers) for pair in zip(records, means, strict=True)]
+    return [_metrics(*pair, workers) for pair in zip(iterations, means, strict=True)]
 
 
-def _metrics(record: IterationRecord, means: list[float], workers: int) -> dict[str, float]:
-    step, mean = record.step, dict(zip(record.local_figures, means, strict=True))
+def _metrics(iteration: Iteration, means: list[float], workers: int) -> dict[str, float]:
+    step, mean = iteration.step, dict(zip(local_figures(iteration), means, strict=True))
     squares, exchange_s = mean.pop(names.COMM_RESIDUAL_RMS), mean[names.TIME_EXCHANGE]
-    metrics = {**mean, **step.metrics(workers), **record.metrics}
-    under_way_s = mean[names.TIME_STEP] if record.iteration.always_under_way else exchange_s
+    layers = layer_metrics(step, iteration.statistics) if iteration.statistics else {}
+    metrics = {**mean, **step.metrics(workers), **layers, **iteration.metrics}
+    under_way_s = mean[names.TIME_STEP] if iteration.always_under_way else exchange_s
     if exchange_s and step.wire_bytes:
         metrics[names.NET_MBIT] = _mbit_s(step.wire_bytes / workers, under_way_s)
         metrics[names.NET_RECEIVED_MBIT] = _mbit_s(step.received_bytes / workers, under_way_s)

@@ -24,19 +24,19 @@ from ..spec import RunSpec
 from ..spec.synchronization import WeightsSync, real
 from ..spec.workers import why_no_other_number
 from ..synchronization.build import build_synchronization
+from ..synchronization.ledger import Iteration
 from ..synchronization.quorum.free import Decide
 from ..synchronization.synchronization import StepContext
 from ..tasks import build_task
 from ..tasks.metric import ACCURACY, LOSS
 from ..tracking import names
-from ..tracking.timeline import Timeline
 from .checkpoint import SHARED, Saved, save, worker_file
 from .evaluation import Evaluation, evaluate
 from .manifest import CheckpointError
 from .pretraining import pretrain
 from .publishing import Publisher
 from .recording import Recording
-from .records import IterationRecord, averaged, epoch_metrics
+from .records import averaged, epoch_metrics
 from .reporting import TRAINING, Listener, RunProgress
 
 _COMPILING = event.TimingListener()
@@ -83,9 +83,9 @@ class Trainer:
         """Whether the run ended before its end, with a checkpoint."""
         self.evaluation: Evaluation | None = None
         self._publisher: Publisher | None = None
-        self._records: list[IterationRecord] = []
+        self._records: list[Iteration] = []
         real = self.processes == self.sync.workers  # simulated workers do not work side by side
-        self._recording = Recording(spec.tracking.timeline if real else 0)
+        self.recording = Recording(spec.tracking.timeline if real else 0)
         self._epoch_began = Totals()
         self._seconds_before = 0.0
         self._started = _clock()
@@ -159,7 +159,7 @@ class Trainer:
                 if self.done == self._done_at_start + 1:
                     self._first_done = self._shown = _clock()
                     self.listener.stage(TRAINING)
-                free = self._records[-1].iteration.always_under_way
+                free = self._records[-1].always_under_way
                 drained = self.plan.is_evaluation_due(self.done)
                 if drained:
                     self._evaluate()
@@ -236,21 +236,16 @@ class Trainer:
 
         Raises CheckpointError: this is not allowed, or the states do not fit.
         """
-        former = saved.shared["workers"]
-        if reason := why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers):
-            raise CheckpointError(
-                f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {reason}"
-            )
+        reason = why_no_other_number(self.spec.sync, self.spec.compressor, self.spec.workers)
         try:
+            if reason:
+                raise ValueError(reason)
             self.sync.reshard(saved.shared["agreed"], [state["workers"] for state in saved.every])
         except ValueError as error:
+            former, now = saved.shared["workers"], self.sync.workers
             raise CheckpointError(
-                f"the checkpoint is of {former} workers, this run has {self.sync.workers}: {error}"
+                f"the checkpoint is of {former} workers, this run has {now}: {error}"
             ) from error
-
-    def timeline(self) -> Timeline | None:
-        """The recorded steps of all workers, if there are any; all processes must call this together."""
-        return self._recording.gathered()
 
     def last_evaluation(self) -> dict[str, float]:
         """The last evaluation, by MLflow name; also in a run that was over when it resumed."""
@@ -286,7 +281,7 @@ class Trainer:
         started = _clock()
         last = self.done + 1 == self.plan.iterations
         context = StepContext(position, last=last, observe=self.rank == 0 and self._is_observed(position))
-        with self._recording.step(self.done - self._done_at_start, self.done + 1):
+        with self.recording.step(self.done - self._done_at_start, self.done + 1):
             with RECORDER.computing("data"):
                 batches = next(coming)
             waited_s = _clock() - started
@@ -294,7 +289,8 @@ class Trainer:
         self.done += 1
         here = len(self.sync.ranks)
         step_s = (_clock() - started) / here
-        self._records.append(IterationRecord(self.done, waited_s / here, step_s, iteration))
+        iteration.number, iteration.data_s, iteration.iterate_s = self.done, waited_s / here, step_s
+        self._records.append(iteration)
 
     def _is_observed(self, position: Position) -> bool:
         """Whether layers are recorded: if due, with local steps in the first exchanges from then on."""
@@ -328,7 +324,7 @@ class Trainer:
         )
         if self.rank == 0:
             latest = {
-                names.TRAIN_LOSS: record.iteration.loss,
+                names.TRAIN_LOSS: record.loss,
                 names.COMM_FRACTION: sent / elements if elements else 0.0,
             }
             self.listener.progress(self._progress(latest), evaluated=False)

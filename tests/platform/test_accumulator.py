@@ -96,21 +96,6 @@ def test_it_is_what_one_process_adds_up_in_float64(line):
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing():
-    sent = messages_of("strom(tau=0.5)", 1, 1, 0)
-    ((incoming, _),) = sent[0]
-    short = Accumulator(np.zeros(N - 1, np.float32), 1)
-    for sender, factor, reason in [(0, 1.0, "element 128"), (1, 1.0, "sender 1"), (0, np.inf, "factor inf")]:
-        with pytest.raises(ValueError, match=reason):
-            short.add(sender, incoming, factor)
-    assert not short.weights().any()
-    assert short.messages == [0]
-    with pytest.raises(ValueError, match="this run has"):
-        Accumulator(np.zeros(N, np.float32), 1).load_state_dict(short.state_dict())
-    with pytest.raises(ValueError, match="2 workers"):
-        short.load_state_dict(Accumulator(np.zeros(N - 1, np.float32), 2).state_dict())
-
-
 def test_what_would_wrap_around_is_refused_and_changes_nothing():
     sent = messages_of("none", 1, 1, 0)
     ((incoming, _),) = sent[0]

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage, NonFiniteGradient
 from taugrad.compressors.wire.message import NonFinite
-from taugrad.platform.synchronization.asynchronous.delivery import Schedule, SimulatedTiming
-from taugrad.platform.synchronization.asynchronous.worker import AsyncWorker
+from taugrad.platform.spec.synchronization import AsyncSync
+from taugrad.platform.synchronization.asynchronous.delivery import Schedule
+from taugrad.platform.synchronization.asynchronous.mode import AsynchronousTraining
 
 pytestmark = pytest.mark.usefixtures("alone")
 K, T, TAU = 3, 12, 0.0625
@@ -118,11 +119,11 @@ def test_nothing_is_lost(line, monkeypatch):
     before = weights(training).double()
     summed = [torch.zeros_like(before) for _ in range(K)]
     for total, worker in zip(summed, training.by_rank, strict=True):
-        taking(worker.worker.replica, total, monkeypatch)
+        taking(worker.replica, total, monkeypatch)
     *_, last = run(training, 0, T, T)
     residuals = [
         torch.cat([worker.compressor.feedback.residuals[name] for name in worker.replica.names]).double()
-        for worker in (mode.worker for mode in training.by_rank)
+        for worker in training.by_rank
     ]
     applied = (weights(training).double() - before) * K / -RATE
     owed = sum(residuals)
@@ -153,18 +154,18 @@ def taking(replica: Any, total: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_any_schedule_leaves_replicas_alike_and_nobody_too_far_ahead(times, delay, seed, behind):
     workers = len(times)
-    schedule = Schedule(SimulatedTiming(tuple(times), delay, seed, behind), first=3)
+    course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
+    schedule = Schedule(AsyncSync(**course), workers, first=3)
     for step in range(8):
         for worker in range(workers):
             received = schedule.received(worker, step)
             assert received[worker] == step
             assert min(received) >= step - behind
-    course = {"step_times": times, "delay": delay, "schedule_seed": seed, "most_behind": behind}
     training = training_of(workers, simulating({"mode": "async"} | course))
     run(training, 0, 8, 8)
-    weights = {mode.worker.received.weights().tobytes() for mode in training.by_rank}
+    weights = {worker.received.weights().tobytes() for worker in training.by_rank}
     assert len(weights) == 1
-    assert all(mode.worker.received.messages == [8] * workers for mode in training.by_rank)
+    assert all(worker.received.messages == [8] * workers for worker in training.by_rank)
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
@@ -182,7 +183,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_or_is_left_out():
         training.sync_model()
         assert training.totals.skipped_steps == 1
         assert weights(training).isfinite().all()
-        assert len({mode.worker.received.weights().tobytes() for mode in training.by_rank}) == 1
+        assert len({worker.received.weights().tobytes() for worker in training.by_rank}) == 1
 
 
 def test_a_refusal_of_a_parameter_that_there_is_not_is_corrupt():
@@ -190,4 +191,4 @@ def test_a_refusal_of_a_parameter_that_there_is_not_is_corrupt():
     worker = SimpleNamespace(_reader=reader, replica=SimpleNamespace(names=["w"]))
     message = SimpleNamespace(payload=None, sender=1, factor=1.0)
     with pytest.raises(CorruptMessage, match="worker 1: a refusal of parameter 7"):
-        AsyncWorker._add(worker, message)
+        AsynchronousTraining._add(worker, message)

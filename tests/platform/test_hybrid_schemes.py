@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import oracles
@@ -16,7 +16,7 @@ import torch
 from cases import in_turn
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.carrier import in_memory
 from taugrad.compressors.exchange.lockstep import Coroutine, run_lockstep
 from taugrad.compressors.methods import CompressedMethod, read_config
@@ -25,17 +25,13 @@ from taugrad.platform.data.batch_plan import Position
 from taugrad.platform.data.feeding import Batch
 from taugrad.platform.models.convnets import lenet, nin, resnet, vgg16
 from taugrad.platform.models.mlp import mlp
+from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.models import LeNet, NetworkInNetwork, ResNet, Vgg16
+from taugrad.platform.spec.synchronization import HybridSync
 from taugrad.platform.spec.training import TrainingConfig
 from taugrad.platform.synchronization.hybrid.exchange import ActivationExchange, DenseMessages
-from taugrad.platform.synchronization.hybrid.layers import ExampleRows, Layer, two_parts
-from taugrad.platform.synchronization.hybrid.worker import (
-    Computed,
-    HybridConfig,
-    HybridWorker,
-    Scheme,
-    turns_of,
-)
+from taugrad.platform.synchronization.hybrid.layers import ExampleRows, two_parts
+from taugrad.platform.synchronization.hybrid.worker import Computed, HybridWorker, Scheme, turns_of
 from taugrad.platform.tasks.builtin import ClassificationTask
 
 SEED, DONE = 11, 5
@@ -131,22 +127,21 @@ def run(
     batches: Sequence[Batch],
     scheme: Scheme,
     training: TrainingConfig = TRAINING,
-    **config: Any,
+    *,
+    per_worker: bool = False,
+    summed: bool = False,
 ) -> tuple[list[HybridWorker], list[Computed], list[Scores]]:
     """One iteration of all workers."""
     workers, tasks = len(batches), [Scores() for _ in batches]
-    settings = HybridConfig(
-        scheme, torch.float64, **{"per_worker": False, "summed": False, "seed": SEED} | config
-    )
+    mode = HybridSync(scheme=scheme, fc_batch="per_worker" if per_worker else "joined")
+    compressor = read_config(f"none(reduction='{'sum' if summed else 'mean'}')")
+    spec = RunSpec(seed=SEED, training=training, compressor=compressor)
     team = [
-        HybridWorker(two_parts(model), task, training, settings, rank, workers)
-        for rank, task in enumerate(tasks)
+        HybridWorker(two_parts(model), task, spec, mode, rank, workers) for rank, task in enumerate(tasks)
     ]
     position = Position(0, DONE, 100, DONE, sum(len(batch) for batch in batches), 100)
     coroutines = [
-        worker.iterate(
-            batch, position, nullcontext, ActivationExchange(carrier, torch.float64, Traffic(workers))
-        )
+        worker.iterate(batch, position, nullcontext, ActivationExchange(carrier, torch.float64))
         for worker, batch, carrier in zip(team, batches, in_memory(workers), strict=True)
     ]
     return team, run_lockstep(coroutines), tasks
@@ -173,7 +168,7 @@ def whole(team: Sequence[HybridWorker], gradient: bool = True) -> dict[str, Tens
     """The fully connected layers' gradients, or weights, put together from the workers' neurons."""
     parts: dict[str, list[Tensor]] = {}
     for worker in team:
-        for layer in (cast(Layer, layer) for layer in worker.layers):
+        for layer in worker.layers:
             for name, parameter in layer.named_parameters():
                 value = parameter.grad if gradient else parameter.detach()
                 parts.setdefault(f"{layer.name}.{name}", []).append(value)
@@ -352,7 +347,7 @@ def quantized(line: str, tensor: Tensor) -> Tensor:
 def test_tensors_arrive_as_their_method_quantizes_them(line):
     """Those of a worker itself, too; one that is not finite somewhere is NaN everywhere, on all workers."""
     workers, torch_random = 3, torch.Generator().manual_seed(7)
-    rows, traffic = [11, 0, 25], Traffic(workers)
+    rows = [11, 0, 25]
     tensors = [torch.randn(count, 9, generator=torch_random) for count in rows]
     parts = [[torch.randn(count, 9, generator=torch_random).T for count in rows] for _ in range(workers)]
     parts[2][0][3, 1] = torch.inf
@@ -364,7 +359,7 @@ def test_tensors_arrive_as_their_method_quantizes_them(line):
         owned = exchange.to_owners("parts", parts[exchange.rank])
         return [(yield from exchange.taken(pending)), (yield from exchange.taken(owned))]
 
-    exchanges = [ActivationExchange(carrier, encoding, traffic) for carrier in in_memory(workers)]
+    exchanges = [ActivationExchange(carrier, encoding) for carrier in in_memory(workers)]
     for rank, (to_all, to_owner) in enumerate(run_lockstep([exchanged(exchange) for exchange in exchanges])):
         for sent, received in (
             *zip(tensors, to_all, strict=True),
@@ -373,4 +368,7 @@ def test_tensors_arrive_as_their_method_quantizes_them(line):
             whole = line == "bf16" or (sent.numel() and sent.isfinite().all())
             expected = quantized(line, sent) if whole else sent * torch.nan
             torch.testing.assert_close(received, expected, rtol=0, atol=0, equal_nan=True)
-    assert traffic.sums.received_bytes == traffic.link_bytes.sum()
+    step, traffic = Step(), Traffic(workers)
+    for exchange in exchanges:
+        exchange.count(step, traffic)
+    assert step.received_bytes == traffic.sums.received_bytes == traffic.link_bytes.sum() > 0

@@ -14,7 +14,8 @@ from forked import Worker
 from group import run_group, started_group, step_of
 
 from taugrad.compressors.errors import PeerLost
-from taugrad.platform.synchronization.quorum.message import MessageKind, Received
+from taugrad.compressors.exchange.carrier import Payload
+from taugrad.platform.synchronization.quorum.message import MessageKind
 
 WORKERS, H = 5, 4
 SYNC = {"mode": "weights", "every": H, "quorum": 0.6, "deadline": {"factor": 3, "least": 0.1, "most": 1.0}}
@@ -47,13 +48,9 @@ def work(rank: int, workers: int, folder: Path) -> None:
     learnt, start = Learnt(training), weights(training).double()
     sort = training._inbox._sort
 
-    def sorted_out(arrived: Received) -> None:
-        if (
-            rank != DEAF
-            or arrived.kind is not MessageKind.OFFER
-            or (arrived.sender, arrived.number) != UNHEARD
-        ):
-            sort(arrived)
+    def sorted_out(sender: int, kind: MessageKind, number: int, body: Payload) -> None:
+        if rank != DEAF or kind is not MessageKind.OFFER or (sender, number) != UNHEARD:
+            sort(sender, kind, number, body)
 
     training._inbox._sort = sorted_out
     entries: list[dict[str, float]] = []
@@ -153,9 +150,7 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
     now = 0
 
     def wait_for_decision(number: int) -> None:
-        while not any(
-            (message.kind, message.number) == (MessageKind.DECISION, number) for message in waiting
-        ):
+        while not any(message[1:3] == (MessageKind.DECISION, number) for message in waiting):
             poll(0.05)
 
     def poll_late(wait_s: float) -> None:
@@ -164,13 +159,13 @@ def work_of_a_stalled_worker(rank: int, workers: int, folder: Path) -> dict[str,
             wait_for_decision(1)
         here = waiting[:] if wait_s or now > H else []
         if now == H + 1:
-            here = [message for message in here if (message.kind, message.sender) != (MessageKind.OFFER, 1)]
+            here = [message for message in here if message[:2] != (1, MessageKind.OFFER)]
         for message in here:
-            waiting.remove(message)
-            sort(message)
+            waiting[:] = [other for other in waiting if other is not message]
+            sort(*message)
 
     if rank == LATE:
-        inbox._sort, inbox.poll = waiting.append, poll_late
+        inbox._sort, inbox.poll = lambda *message: waiting.append(message), poll_late
     members = []
     for now in range(ROUNDS * H):
         if now == H - 1 and rank == LATE:

@@ -3,7 +3,6 @@
 Legend: N workers, H steps of a round, P parameters.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taugrad.compressors import CorruptMessage, NonFiniteWeight
-from taugrad.platform.synchronization.quorum.message import AgreedState
+from taugrad.compressors.exchange.tensors import to_bytes
 from taugrad.platform.synchronization.quorum.scheduled import Presence, WorkerEvent
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -161,24 +160,15 @@ def test_an_update_that_is_not_finite_ends_the_run():
         run(training, 1, H, 9)
 
 
-def test_agreed_weights_travel_with_buffers_and_momentum():
-    def made(seed: int) -> tuple[torch.nn.Module, Any, AgreedState]:
-        torch.manual_seed(seed)
-        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
-        model(torch.randn(5, 3))
-        agreed = [parameter.detach().view(-1) for parameter in model.parameters()]
-        fragment: Any = SimpleNamespace(
-            agreed=agreed, momentum=[torch.randn_like(weight) for weight in agreed]
-        )
-        return model, fragment, AgreedState(model, fragment)
-
-    (model, fragment, whole), (other, others_fragment, others) = made(1), made(2)
-    data = whole.to_bytes()
-    assert data.size == whole.nbytes == 2 * 4 * 24 + 4 * 8 + 8
-    others.take(data)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, other.state_dict()[name]), name
-    momenta = zip(fragment.momentum, others_fragment.momentum, strict=True)
-    assert all(torch.equal(*pair) for pair in momenta)
+def test_agreed_weights_travel_with_momentum_and_must_fit():
+    here, there = (training_of(2, simulating(outer=OUTER), "none").by_rank[0] for _ in range(2))
+    for place, tensor in enumerate(here._agreed):
+        tensor.fill_(place + 1)
+    data = to_bytes(here._agreed)
+    assert data.size == 2 * 4 * weights(here).numel()
+    there.ledger.begin()
+    there._take_over(data, 3)
+    assert torch.equal(weights(there), weights(here))
+    assert all(torch.equal(*pair) for pair in zip(here._agreed, there._agreed, strict=True))
     with pytest.raises(CorruptMessage, match=f"{data.size - 1} bytes"):
-        others.take(data[1:])
+        there._take_over(data[1:], 3)

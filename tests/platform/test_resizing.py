@@ -317,8 +317,7 @@ def test_every_workers_file_is_read_where_their_number_is_another(tmp_path):
     def read(name: str) -> bytes:
         return (tmp_path / name).read_bytes()
 
-    for workers in (None, 2):
-        assert Saved.load(read, manifest, 1, workers) == Saved({"workers": 2}, {"rank": 1})
+    assert Saved.load(read, manifest, 1, 2) == Saved({"workers": 2}, {"rank": 1})
     assert Saved.load(read, manifest, 2, 3) == Saved({"workers": 2}, {}, ({"rank": 0}, {"rank": 1}))
 
 

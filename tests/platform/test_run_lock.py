@@ -128,7 +128,9 @@ def test_two_that_come_at_once_to_a_slow_store_do_not_both_get_the_run(client, r
         pass
 
 
-def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client, run_id, uncontended):
+def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(
+    client, run_id, uncontended, monkeypatch
+):
     elsewhere(client, run_id, time.time() - run_lock.STALE_S / 2)
     with pytest.raises(RunHeld, match="process 4242 on elsewhere"), RunLock(client, run_id):
         pass
@@ -146,8 +148,10 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
     thread = threading.Thread(target=live)
     thread.start()
     try:
+        monkeypatch.setattr(run_lock, "HEARTBEAT_S", 0.5)
+        monkeypatch.setattr(run_lock, "STALE_S", 1.0)
         for new in False, True:
-            lock = RunLock(client, run_id, new=new, heartbeat_s=0.5, stale_s=1.0)
+            lock = RunLock(client, run_id, new=new)
             with pytest.raises(RunHeld, match="elsewhere"), lock:
                 pass
     finally:
@@ -156,18 +160,21 @@ def test_another_machines_holder_is_believed_while_it_gives_signs_of_life(client
 
     # It has died just now, as a search knows that goes on with its own trial.
     elsewhere(client, run_id, time.time())
-    with RunLock(client, run_id, new=True, stale_s=0.5) as lock:
+    monkeypatch.setattr(run_lock, "STALE_S", 0.5)
+    with RunLock(client, run_id, new=True) as lock:
         assert lock.is_ours()
 
     # It is dead.
     elsewhere(client, run_id, heartbeat=1.0)
-    with RunLock(client, run_id, heartbeat_s=0.1) as lock:
+    monkeypatch.setattr(run_lock, "HEARTBEAT_S", 0.1)
+    with RunLock(client, run_id) as lock:
         assert lock.is_ours()
         assert tag(client, run_id)["host"] == socket.gethostname()
 
 
-def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id):
-    with RunLock(client, run_id, new=True, heartbeat_s=0.05) as lock:
+def test_signs_of_life_go_on_until_the_run_is_taken_over(client, run_id, monkeypatch):
+    monkeypatch.setattr(run_lock, "HEARTBEAT_S", 0.05)
+    with RunLock(client, run_id, new=True) as lock:
         first = tag(client, run_id)["heartbeat"]
         until(lambda: tag(client, run_id)["heartbeat"] != first, timeout_s=60)
 
@@ -199,7 +206,8 @@ def test_a_sign_of_life_that_is_under_way_at_the_end_does_not_hold_the_run(clien
             client.set_tag(run_id, name, text)
 
     monkeypatch.setattr(run_lock, "_SETTLE_S", 0.01)
-    lock = RunLock(Slow(), run_id, new=True, heartbeat_s=0.01)
+    monkeypatch.setattr(run_lock, "HEARTBEAT_S", 0.01)
+    lock = RunLock(Slow(), run_id, new=True)
     with lock:
         begun.wait()
     goes_on.set()

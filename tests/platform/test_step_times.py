@@ -94,7 +94,7 @@ def run(spec: dict[str, Any], clock: Clock) -> dict[str, Any]:
 
     trainer.sync.iterate = late  # type: ignore[method-assign]
     trainer.fit()
-    timeline = trainer.timeline()
+    timeline = trainer.recording.gathered()
     return {
         "steps": [
             {

@@ -11,6 +11,13 @@ Cause = Literal["diverged", "own code", "checkpoint", "other"]
 """`diverged` recurs from the same checkpoint; `own code` and `checkpoint` recur until the user has put it
 right."""
 
+_CAUSES: dict[type[Exception], Cause] = {
+    Diverged: "diverged",
+    UserCodeError: "own code",
+    UserCodeRaised: "own code",
+    CheckpointError: "checkpoint",
+}
+
 
 class RunFailed(RuntimeError):
     """A run that did not end well; the message says on one line what happened in which worker."""
@@ -39,14 +46,9 @@ def run_failed(error: Exception) -> RunFailed:
     if type(failure).__name__ == "WorkerHealthCheckFailedError":
         return RunFailed(f"worker {rank}'s process died (killed, out of memory, or crashed)")
     inner = _inner(failure)
-    if isinstance(inner, UserCodeRaised):
-        return RunFailed(f"worker {rank}: {inner}", "own code", str(error))
-    message = f"worker {rank}: {type(inner).__name__}: {inner}"
-    if isinstance(inner, Diverged):
-        return RunFailed(message, "diverged", str(error))
-    if isinstance(inner, CheckpointError):
-        return RunFailed(message, "checkpoint", str(error))
-    return RunFailed(message, "own code" if isinstance(inner, UserCodeError) else "other", str(error))
+    causes: list[Cause] = [cause for kind, cause in _CAUSES.items() if isinstance(inner, kind)]
+    said = str(inner) if isinstance(inner, UserCodeRaised) else f"{type(inner).__name__}: {inner}"
+    return RunFailed(f"worker {rank}: {said}", (*causes, "other")[0], str(error))
 
 
 def _is_of_another(error: Exception) -> bool:

@@ -61,9 +61,7 @@ def launch(
         status: Status = "KILLED"
         try:
             _set_aside(folder)
-            metrics, artifacts = _fit(
-                spec, client.tracking_uri, run_id, storage, folder.address, watch, alone=alone
-            )
+            metrics, artifacts = _fit(spec, client.tracking_uri, folder, storage, watch, alone=alone)
             status = "FINISHED"
             watch(StatusUpdate(notices=list(_keep(client, artifacts, folder))))
             return metrics
@@ -117,14 +115,7 @@ def _end(client: "MlflowClient", run_id: str, status: Status, lock: RunLock, fol
 
 
 def _fit(
-    spec: RunSpec,
-    tracking_uri: str,
-    run_id: str,
-    storage: str,
-    address: str,
-    watch: Watch,
-    *,
-    alone: bool,
+    spec: RunSpec, tracking_uri: str, folder: RunFolder, storage: str, watch: Watch, *, alone: bool
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Trains; what `RunStatus.set_result` was told of the end."""
     import ray  # noqa: PLC0415 - takes seconds
@@ -146,16 +137,17 @@ def _fit(
     status: Any = ray.remote(num_cpus=0)(RunStatus).options(scheduling_strategy=here).remote()
     gpu, fewest = spec.workers.device == "cuda", spec.workers.min_count
     group: Any = spec.processes if fewest is None else (fewest, spec.processes)
+    job = Job(placed(spec).model_dump_json(), tracking_uri, folder.run_id, folder.address, status)
     trainer = trainer_for(alone)(
         train_worker,
-        train_loop_config={"job": Job(placed(spec).model_dump_json(), tracking_uri, run_id, address, status)},
+        train_loop_config={"job": job},
         scaling_config=ScalingConfig(
             num_workers=group,
             use_gpu=gpu,
             resources_per_worker={"CPU": spec.workers.cpus} | ({"GPU": 1} if gpu else {}),
         ),
         run_config=RunConfig(
-            name=run_id,
+            name=folder.run_id,
             storage_path=storage,
             failure_config=FailureConfig(max_failures=spec.workers.max_restarts),
         ),

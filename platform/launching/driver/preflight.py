@@ -1,7 +1,7 @@
 """Checks before a worker starts: data, model, the machine's size, the tracking store."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -91,9 +91,13 @@ def check(spec: RunSpec, source: str, *, local: bool) -> None:
     if isinstance(growth, AdaBatch) and growth.measure == "error" and ACCURACY.name not in has:
         reason = f"task.kind = {spec.task.kind} has no accuracy; use loss"
         raise SpecError(source, f"training.batch_growth.measure = error: {reason}")
-    _check_patterns(
-        spec, source, [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    )
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    problems = [
+        f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor.name_patterns, names)
+    ]
+    problems += unmatched_patterns({"training.l1_exempt": spec.training.l1_exempt}, names)
+    if problems:  # most likely typing errors, and without effect
+        raise SpecError(source, *problems)
 
 
 def _check_experiment(spec: RunSpec, source: str) -> None:
@@ -134,16 +138,6 @@ def _check_parts(spec: RunSpec, source: str, model: "nn.Module") -> None:
     except ValueError as error:
         problem = f"sync.mode = hybrid with model.kind = {spec.model.kind}: {error}"
         raise SpecError(source, problem) from error
-
-
-def _check_patterns(spec: RunSpec, source: str, names: Sequence[str]) -> None:
-    """Refuses patterns that match no parameter name: most likely typing errors, and without effect."""
-    problems = [
-        f"compressor.{problem}" for problem in unmatched_patterns(spec.compressor.name_patterns, names)
-    ]
-    problems += unmatched_patterns({"training.l1_exempt": spec.training.l1_exempt}, names)
-    if problems:
-        raise SpecError(source, *problems)
 
 
 def _check_cuda(spec: RunSpec, source: str) -> None:

@@ -213,11 +213,9 @@ def _reached(spec: RunSpec, run_id: str) -> str:
         iteration = in_time(_ANSWER_S, lambda: newest_good(folder.iterations(), folder.manifest)).iteration
     except Exception:  # of many types: a bucket that does not answer, checkpoints that are damaged
         return "it continues from its last checkpoint"
-    return (
-        f"it continues after iteration {iteration}"
-        if iteration
-        else "no checkpoint yet; it starts from the beginning"
-    )
+    if iteration:
+        return f"it continues after iteration {iteration}"
+    return "no checkpoint yet; it starts from the beginning"
 
 
 def _what_helps(failed: RunFailed, spec: RunSpec, resuming: str) -> str:

@@ -98,7 +98,7 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
     """Texts that the run keeps, by name, where there are not too many workers; on every one together."""
     if not 1 < trainer.sync.workers <= SHOWN_WORKERS:
         return {}
-    links, timeline = trainer.sync.links(), trainer.timeline()
+    links, timeline = trainer.sync.links(), trainer.recording.gathered()
     texts = {
         names.ARTIFACT_LINKS: None if links is None else links.to_csv(),
         names.ARTIFACT_TIMELINE: None if timeline is None else timeline.to_json(),

@@ -49,14 +49,9 @@ class Accumulator:
         """Adds `factor` times the updates of one message; none where the sender leaves a step out.
 
         The factor, such as minus its learning rate over K, must be the same number on every replica, so it is
-        the sender's, not the receiver's. Nothing of the message was added where this raises ValueError (there
-        is no such sender, the factor is not finite, or an update does not fit into n elements) or Diverged (a
-        weight would be beyond `MOST`).
+        the sender's, not the receiver's. Raises Diverged: a weight would be beyond `MOST`; nothing of the
+        message was added.
         """
-        if not 0 <= sender < len(self.messages):
-            raise ValueError(f"sender {sender}; there are workers 0 to {len(self.messages) - 1}")
-        if not np.isfinite(factor):
-            raise ValueError(f"factor {factor}; it must be finite")
         changes = [change for update in incoming for change in self._changes(update, factor)]
         for where, sums in changes:
             self._units[where] = sums
@@ -72,26 +67,15 @@ class Accumulator:
         return {"units": torch.from_numpy(self._units), "messages": list(self.messages)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave.
-
-        Raises ValueError: it is of another model or of another number of workers.
-        """
-        units, messages = state["units"].numpy(), [int(count) for count in state["messages"]]
-        if units.shape != self._units.shape or units.dtype != np.int64:
-            raise ValueError(f"{units.dtype} weights {units.shape}, this run has int64 {self._units.shape}")
-        if len(messages) != len(self.messages):
-            raise ValueError(f"messages of {len(messages)} workers, this run has {len(self.messages)}")
-        self._units, self.messages = units.copy(), messages
+        """Takes over what `state_dict` gave, of the same model and number of workers."""
+        self._units = state["units"].numpy().copy()
+        self.messages = [int(count) for count in state["messages"]]
         self._weights = _floats(self._units)
 
     def _changes(
         self, update: Update, factor: float
     ) -> list[tuple[slice | NDArray[np.int64], NDArray[np.int64]]]:
         """Which elements an update changes, and to what; no element occurs twice."""
-        segments = update.segments
-        last = int((segments.starts + segments.sizes).max(initial=0))
-        if last > self._units.size:
-            raise ValueError(f"an update up to element {last}, the replica has {self._units.size}")
         amounts = _units(update.amounts(CPU), factor)
         return [
             (where, _checked(self._units[where] + amounts[section])) for where, section in update.places()

@@ -9,7 +9,7 @@ worker that say how many of its updates the sender had applied, then the compres
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
@@ -23,19 +23,7 @@ from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 from taugrad.compressors.spans import RECORDER
 from taugrad.compressors.wire.message import is_refusal
 
-
-@dataclass(frozen=True)
-class SimulatedTiming:
-    """How fast workers and links are. The unit of time is a step."""
-
-    step_times: tuple[float, ...]
-    """Time of a step, one per worker."""
-    delay: tuple[float, float]
-    """The least and the most that a message takes; in between it is drawn for each."""
-    seed: int
-    most_behind: int
-    """How many steps a worker may be ahead of what it has received from any other worker, before it waits. 0:
-    before each step, it waits for the others' messages of the previous step."""
+from ...spec.synchronization import AsyncSync
 
 
 class Schedule:
@@ -46,16 +34,16 @@ class Schedule:
     What has arrived when a step begins, or arrives at the same moment, is applied before the step. So workers
     of equal speed and messages without delay give synchronous training.
 
-    Everything is a function of the timing and of the numbers of steps; no call depends on earlier calls.
+    Everything is a function of the mode and of the numbers of steps; no call depends on earlier calls.
     """
 
-    def __init__(self, timing: SimulatedTiming, first: int) -> None:
+    def __init__(self, mode: AsyncSync, workers: int, first: int) -> None:
         """Begins at time 0, when all workers have applied everything.
 
         `first` are every worker's steps before this in the whole run; delays are drawn from it.
         """
-        self._timing, self._first = timing, first
-        self._times = np.array(timing.step_times)
+        self._mode, self._first = mode, first
+        self._times = np.array(mode.step_times or [1.0] * workers)
         self._starts: list[NDArray[np.float64]] = []
         """float64 [K] a row: when each worker begins the step."""
         self._arrivals: list[NDArray[np.float64]] = []
@@ -83,7 +71,7 @@ class Schedule:
             self._add_row()
 
     def _add_row(self) -> None:
-        step, behind = len(self._starts), self._timing.most_behind
+        step, behind = len(self._starts), self._mode.most_behind
         starts = np.zeros_like(self._times)
         if step:
             starts = self._starts[-1] + self._times
@@ -100,10 +88,12 @@ class Schedule:
     def _delays(self, step: int) -> NDArray[np.float64]:
         """float64 [K, K], of one step's messages from row to column."""
         links = (len(self._times), len(self._times))
-        least, most = self._timing.delay
+        least, most = self._mode.delay
         if least == most:
             return np.full(links, least)
-        return np.random.default_rng([self._timing.seed, self._first + step]).uniform(least, most, links)
+        return np.random.default_rng([self._mode.schedule_seed, self._first + step]).uniform(
+            least, most, links
+        )
 
 
 HEAD = Struct("<IIQdQ")
@@ -202,20 +192,34 @@ class Delivery:
         for other in self._carrier.others:
             self._carrier.send(other, _TAG, payload)
 
-    def receive(self, step: int) -> list[Message] | None:
+    def receive(self, step: int, *, drains: bool = False) -> list[Message] | None:
         """Those of each sender, in order, that this worker must apply before a step, counted from 0.
 
-        None if simulated workers must make steps first. Raises PeerLost: another worker is gone;
-        CorruptMessage: what arrived is no message.
+        `drains`: everything that was sent to it before the step. None if simulated workers must make steps
+        first. Raises PeerLost: another worker is gone; CorruptMessage: what arrived is no message.
         """
-        return self._wait(lambda: self._bounds(step))
+        began = perf_counter()
+        self._sort(0)
+        while (messages := self._due(step, drains=drains)) is None and self._carrier.waits:
+            self._sort(None)
+        if self._carrier.waits:
+            RECORDER.add("wait", "compute", began, perf_counter())
+        return messages
 
-    def drain(self, step: int) -> list[Message] | None:
-        """As `receive`, of everything that was sent to this worker before a step."""
-        everything = [step] * self._carrier.workers
-        return self._wait(lambda: (everything, everything))
+    def _due(self, step: int, *, drains: bool) -> list[Message] | None:
+        for problem in self._arrivals.lost.values():
+            # A worker that refuses its gradient says so before it ends.
+            refusals = [message for message in self._take(self._arrived) if is_refusal(message.payload)]
+            if not refusals:
+                raise problem
+            return refusals[:1]
+        needed = taken = [step] * self._carrier.workers
+        if not drains:
+            needed, taken = self._bounds(step)
+        here = all(self._arrived[sender] >= needed[sender] for sender in self._carrier.others)
+        return self._take(taken) if here else None
 
-    def _bounds(self, step: int) -> tuple[Sequence[int], Sequence[int]]:
+    def _bounds(self, step: int) -> tuple[list[int], list[int]]:
         """By sender, the numbers before which messages must be here, and are taken, before a step."""
         if self._schedule is None:
             return [step - self._most_behind] * self._carrier.workers, self._arrived
@@ -225,25 +229,6 @@ class Delivery:
         ends = zip(due, self._ended, strict=True)
         due = [min(number, end) if end > self._first else number for number, end in ends]
         return due, due
-
-    def _wait(self, bounds: Callable[[], tuple[Sequence[int], Sequence[int]]]) -> list[Message] | None:
-        began = perf_counter()
-        self._sort(0)
-        while (message := self._due(*bounds())) is None and self._carrier.waits:
-            self._sort(None)
-        if self._carrier.waits:
-            RECORDER.add("wait", "compute", began, perf_counter())
-        return message
-
-    def _due(self, needed: Sequence[int], taken: Sequence[int]) -> list[Message] | None:
-        for problem in self._arrivals.lost.values():
-            # A worker that refuses its gradient says so before it ends.
-            refusals = [message for message in self._take(self._arrived) if is_refusal(message.payload)]
-            if not refusals:
-                raise problem
-            return refusals[:1]
-        here = all(self._arrived[sender] >= needed[sender] for sender in self._carrier.others)
-        return self._take(taken) if here else None
 
     def _take(self, up_to: Sequence[int]) -> list[Message]:
         """Takes out the messages before these numbers; by sender."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
-from taugrad.compressors.bucket.ledger import Traffic
+from taugrad.compressors.bucket.ledger import Step, Traffic
 from taugrad.compressors.exchange.carrier import Carrier, Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
@@ -104,22 +104,23 @@ class ActivationExchange:
 
     Attributes:
         rank: of this worker.
-        blocked_s: the part of `exchange_s` in which nothing was computed.
-        compress_s: seconds in which tensors were written.
-        decompress_s: seconds in which tensors of others were read.
+        traffic: what was sent and received.
     """
 
-    def __init__(self, carrier: Carrier, values: Encoding, traffic: Traffic) -> None:
-        """Begins without any; values travel as `values`, `traffic` counts what is sent and received."""
-        self.rank, self.blocked_s = carrier.rank, 0.0
-        self.compress_s = self.decompress_s = 0.0
-        self._carrier, self._values, self._traffic = carrier, values, traffic
+    def __init__(self, carrier: Carrier, values: Encoding) -> None:
+        """Begins without any; values travel as `values`."""
+        self.rank, self.traffic = carrier.rank, Traffic(carrier.workers)
+        self._carrier, self._values, self._seconds = carrier, values, Step()
         self._under_way: list[Interval] = []
 
-    @property
-    def exchange_s(self) -> float:
-        """Seconds during which anything was under way, from sending to taking."""
-        return duration(union(self._under_way))
+    def count(self, step: Step, traffic: Traffic) -> None:
+        """Adds what was sent and received, and the seconds of that, to a step and to a worker's traffic."""
+        traffic.add(self.traffic)
+        step.add(self.traffic.sums)
+        step.exchange_s += duration(union(self._under_way))
+        step.blocked_s += self._seconds.blocked_s
+        step.compress_s += self._seconds.compress_s
+        step.decompress_s += self._seconds.decompress_s
 
     def to_all(
         self, label: str, local: Tensor, shapes: Sequence[Sequence[int]], *, values: bool = True
@@ -132,8 +133,8 @@ class ActivationExchange:
         encoding = self._values if values else local.dtype
         (encoded,) = self._encoded([local], encoding)
         if others := list(self._carrier.others) if encoded.payload.nbytes else []:
-            self._traffic.count_sent(encoded.payload.nbytes, others)
-            self._traffic.sums.paper_bits += encoded.value_bits * values
+            self.traffic.count_sent(encoded.payload.nbytes, others)
+            self.traffic.sums.paper_bits += encoded.value_bits * values
         payloads = dict.fromkeys(others, encoded.payload)
         return self._send(label, payloads, encoded.decoded, shapes, encoding)
 
@@ -145,15 +146,15 @@ class ActivationExchange:
         encoded = self._encoded(parts, self._values)
         payloads = {other: encoded[other].payload for other in self._carrier.others if parts[other].numel()}
         for other, payload in payloads.items():
-            self._traffic.count_sent(payload.nbytes, [other])
-            self._traffic.sums.paper_bits += encoded[other].value_bits
+            self.traffic.count_sent(payload.nbytes, [other])
+            self.traffic.sums.paper_bits += encoded[other].value_bits
         local = encoded[self.rank].decoded
         return self._send(label, payloads, local, [local.shape] * len(parts), self._values)
 
     def _encoded(self, tensors: Sequence[Tensor], encoding: Encoding) -> list[Encoded]:
         began = perf_counter()
         encoded = [encode(tensor, encoding) for tensor in tensors]
-        self.compress_s += perf_counter() - began
+        self._seconds.compress_s += perf_counter() - began
         return encoded
 
     def _send(
@@ -181,7 +182,7 @@ class ActivationExchange:
         arrived = {sender: message.result(timeout) for sender, message in pending.messages.items()}
         now = perf_counter()
         if arrived:
-            self.blocked_s += now - asked
+            self._seconds.blocked_s += now - asked
             self._under_way.append((pending.sent_at, now))
             RECORDER.add("exchange", "wire", pending.sent_at, now, pending.label)
             RECORDER.add("wait", "compute", asked, now)
@@ -189,11 +190,11 @@ class ActivationExchange:
         for rank in self._carrier.others:
             shape = pending.shapes[rank]
             if rank in arrived:
-                self._traffic.sums.received_bytes += arrived[rank].nbytes
+                self.traffic.sums.received_bytes += arrived[rank].nbytes
                 tensors[rank] = decode(arrived[rank], pending.encoding, shape, pending.local)
             else:
                 tensors[rank] = pending.local.new_empty(tuple(shape))
-        self.decompress_s += perf_counter() - now
+        self._seconds.decompress_s += perf_counter() - now
         return [tensors[rank] for rank in range(len(tensors))]
 
 

@@ -79,11 +79,6 @@ def dropped(inputs: Tensor, kept: Tensor, p: float) -> Tensor:
     return inputs * kept.to(inputs.dtype) * (1 / (1 - p) if p < 1 else 0.0)
 
 
-def deal(neurons: int, workers: int) -> list[range]:
-    """A layer's neurons for each worker, by rank. Lengths differ by at most one, and some may be empty."""
-    return [range(neurons * rank // workers, neurons * (rank + 1) // workers) for rank in range(workers)]
-
-
 @dataclass(frozen=True)
 class _Dropout:
     number: int
@@ -116,7 +111,8 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.name, self.inputs, self.neurons = name, whole.in_features, whole.out_features
-        self.dealt = deal(whole.out_features, workers)
+        ends = [self.neurons * end // workers for end in range(workers + 1)]
+        self.dealt = [range(*neurons) for neurons in pairwise(ends)]  # some may be empty
         self.held = self.dealt[rank]
         self._before, self._after = tuple(before), tuple(after)
         self.weight = self._share(whole.weight)
@@ -160,7 +156,7 @@ def _applied(
     )
 
 
-def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, workers: int) -> nn.ModuleList:
+def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, workers: int) -> list[Layer]:
     """A worker's layers: a `Layer` for each linear layer of what `two_parts` found, in order.
 
     Functions belong to the linear layer before them, or to the first one if there is none before them.
@@ -174,7 +170,7 @@ def share_of(fully_connected: Sequence[tuple[str, nn.Module]], rank: int, worker
             functions[place] = deepcopy(module)
             if hasattr(module, "inplace"):
                 functions[place].inplace = False  # type: ignore[union-attr]
-    layers = nn.ModuleList()
+    layers = []
     for place, end in pairwise([*linear, len(fully_connected)]):
         name, whole = fully_connected[place]
         assert isinstance(whole, nn.Linear)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,79 +26,15 @@ from ...replica.optimizer import add_l1, build_optimizer
 from ...replica.precision import autocast
 from ...replica.rates import rate_at, set_rate
 from ...replica.replica import is_finite
-from ...spec.training import TrainingConfig
+from ...spec import RunSpec
+from ...spec.synchronization import HybridSync
 from ...tasks.task import Task
-from .exchange import ActivationExchange, Encoding, PendingReceive, added
-from .layers import ExampleRows, Layer, ModelParts, share_of
-
-
-def learn(
-    layers: Sequence[Layer],
-    task: Task,
-    autocast: Callable[[], AbstractContextManager[object]],
-    exchange: ActivationExchange,
-    features: Tensor,
-    targets: Tensor,
-    examples: ExampleRows,
-    factor: float,
-) -> Coroutine[tuple[float, Tensor]]:
-    """Forward and backward; gradients are added to those of the layers' parameters.
-
-    Of features [m, inputs of the first layer], m at least 1, and targets [m, ...]. `layers` are this
-    worker's, as `share_of` gives them; `autocast` is entered for the forward pass; the mean loss is
-    multiplied by `factor`.
-
-    Returns the examples' mean loss, and [m, features], this worker's part of the loss's gradient with respect
-    to the features: that of its neurons in the first layer. All workers' parts add up to the whole.
-    """
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
-    whole = features
-    for layer in layers:
-        with RECORDER.computing("forward", "fc"):
-            inputs.append(whole.detach().requires_grad_())
-            with autocast():
-                outputs.append(layer(inputs[-1], examples).to(whole.dtype))
-        shapes = [(len(features), len(neurons)) for neurons in layer.dealt]
-        pending = exchange.to_all("neurons", outputs[-1].detach(), shapes)
-        whole = torch.cat((yield from exchange.taken(pending)), dim=1)
-    with RECORDER.computing("backward", "loss"):
-        scores = whole.requires_grad_()
-        mean = task.loss(scores, targets)
-        torch.autograd.backward(factor * mean)
-        assert scores.grad is not None
-        held = layers[-1].held
-        gradient = scores.grad[:, held.start : held.stop]
-    while True:
-        with RECORDER.computing("backward", "fc"):
-            torch.autograd.backward(outputs.pop(), gradient)
-            part = inputs.pop().grad
-        assert part is not None
-        if not inputs:
-            return mean.item(), part
-        dealt = layers[len(inputs) - 1].dealt
-        parts = [part[:, neurons.start : neurons.stop] for neurons in dealt]
-        gradient = added((yield from exchange.taken(exchange.to_owners("neurons' gradients", parts))))
-
+from .exchange import ActivationExchange, PendingReceive, added
+from .layers import ExampleRows, ModelParts, share_of
 
 Scheme = Literal["a", "b", "c"]
 Turn = list[range]
 """ExampleRows that go through the layers together: of each worker, by rank, the numbers among its own."""
-
-
-@dataclass(frozen=True)
-class HybridConfig:
-    """What all workers of a run have in common."""
-
-    scheme: Scheme
-    values: Encoding
-    """In which activations and their gradients travel."""
-    per_worker: bool
-    """Whether the fully connected layers take a step after each turn, instead of one after all turns."""
-    summed: bool
-    """Whether the workers' gradients are added, not averaged (`compressor.reduction: sum`)."""
-    seed: int
-    """Seed of dropout."""
 
 
 @dataclass(frozen=True)
@@ -122,26 +58,23 @@ class HybridWorker:
 
     Attributes:
         layers: its share of the fully connected ones.
+        named: their parameters, by name in the model.
         optimizer: theirs.
-        config: what it has in common with the others.
+        per_worker: whether they take a step after each turn, instead of one after all turns.
     """
 
     def __init__(
-        self,
-        parts: ModelParts,
-        task: Task,
-        training: TrainingConfig,
-        config: HybridConfig,
-        rank: int,
-        workers: int,
+        self, parts: ModelParts, task: Task, spec: RunSpec, mode: HybridSync, rank: int, workers: int
     ) -> None:
-        self.rank, self.workers, self.config = rank, workers, config
-        self._convolutional, self._training, self._task = parts.convolutional, training, task
+        self.rank, self.workers, self.per_worker = rank, workers, mode.fc_batch == "per_worker"
+        self._convolutional, self._training, self._task = parts.convolutional, spec.training, task
+        self._scheme, self._seed, self._summed = mode.scheme, spec.seed, spec.compressor.reduction == "sum"
         self.layers = share_of(parts.fully_connected, rank, workers)
-        self.optimizer = build_optimizer(training.optimizer, self.layers.parameters())
-        layers = [cast(Layer, layer) for layer in self.layers]
-        named = ((f"{layer.name}.{name}", own) for layer in layers for name, own in layer.named_parameters())
-        add_l1(self.optimizer, named, training)
+        self.named = {
+            f"{layer.name}.{name}": own for layer in self.layers for name, own in layer.named_parameters()
+        }
+        self.optimizer = build_optimizer(spec.training.optimizer, self.named.values())
+        add_l1(self.optimizer, self.named.items(), spec.training)
         self._device = next(parts.convolutional.parameters()).device
         self._refused: int | None = None
 
@@ -167,8 +100,10 @@ class HybridWorker:
         shapes = [(count, *batch.targets.shape[1:]) for count in counts]
         labels = exchange.to_all("targets", batch.targets[:size], shapes, values=False)
         targets = yield from exchange.taken(labels)
-        like, width = next(self.layers.parameters()), cast(Layer, self.layers[0]).inputs
-        mine = like.new_zeros(0, width) if features is None else features.detach().to(like.dtype)
+        like = self.layers[0].weight
+        mine = (
+            like.new_zeros(0, self.layers[0].inputs) if features is None else features.detach().to(like.dtype)
+        )
         self._refused = None
         loss, gradient = yield from self._turns(mine, targets, counts, position, exchange)
         self._look_at_gradients()
@@ -179,10 +114,10 @@ class HybridWorker:
 
         If each turn is a batch of its own, learning rate and decay are those of such a batch (section 5).
         """
-        if self.config.per_worker:
+        if self.per_worker:
             position = replace(position, batch_size=-(-position.batch_size // self.workers))
         with RECORDER.computing("optimizer", "fc"):
-            together = 1 if self.config.per_worker else self.workers
+            together = 1 if self.per_worker else self.workers
             set_rate(self.optimizer, rate_at(self._training, position, together))
             self.optimizer.step()
             self.forget()
@@ -196,7 +131,7 @@ class HybridWorker:
 
     def _look_at_gradients(self) -> None:
         """Notes the first parameter whose gradient holds NaN or Inf."""
-        for ordinal, parameter in enumerate(self.layers.parameters()):
+        for ordinal, parameter in enumerate(self.named.values()):
             if self._refused is None and parameter.grad is not None and not is_finite(parameter.grad):
                 self._refused = ordinal
 
@@ -212,9 +147,8 @@ class HybridWorker:
 
         While one turn is computed, the features of the next and the gradients of the last one are under way.
         """
-        turns, whole = turns_of(self.config.scheme, counts), sum(counts)
+        turns, whole = turns_of(self._scheme, counts), sum(counts)
         firsts = list(accumulate(counts, initial=0))  # of each worker's examples in the whole batch
-        layers = [cast(Layer, layer) for layer in self.layers]
         gradient = torch.zeros_like(mine)
         loss = 0.0
 
@@ -241,13 +175,11 @@ class HybridWorker:
                 first + np.arange(rows.start, rows.stop) for first, rows in zip(firsts, turn, strict=False)
             ]
             rows_of_all = torch.from_numpy(np.concatenate(places)).to(mine.device)
-            examples = ExampleRows(self.config.seed, position.done, rows_of_all)
+            examples = ExampleRows(self._seed, position.done, rows_of_all)
             factor, back = self._factors(turn, wanted, whole)
-            mean, part = yield from learn(
-                layers, self._task, self._autocast, exchange, features, wanted, examples, factor
-            )
+            mean, part = yield from self._learn(exchange, features, wanted, examples, factor)
             loss += _examples(turn) / whole * mean
-            if self.config.per_worker:
+            if self.per_worker:
                 self._look_at_gradients()
                 self.step(position)
             if returning is not None:
@@ -258,6 +190,52 @@ class HybridWorker:
         yield from take_gradient(*returning)
         return loss, gradient
 
+    def _learn(
+        self,
+        exchange: ActivationExchange,
+        features: Tensor,
+        targets: Tensor,
+        examples: ExampleRows,
+        factor: float,
+    ) -> Coroutine[tuple[float, Tensor]]:
+        """Forward and backward; gradients are added to those of the layers' parameters.
+
+        Of features [m, inputs of the first layer], m at least 1, and targets [m, ...]. The mean loss is
+        multiplied by `factor`.
+
+        Returns the examples' mean loss, and [m, features], this worker's part of the loss's gradient with
+        respect to the features: that of its neurons in the first layer. All workers' parts add up to the
+        whole.
+        """
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
+        whole = features
+        for layer in self.layers:
+            with RECORDER.computing("forward", "fc"):
+                inputs.append(whole.detach().requires_grad_())
+                with self._autocast():
+                    outputs.append(layer(inputs[-1], examples).to(whole.dtype))
+            shapes = [(len(features), len(neurons)) for neurons in layer.dealt]
+            pending = exchange.to_all("neurons", outputs[-1].detach(), shapes)
+            whole = torch.cat((yield from exchange.taken(pending)), dim=1)
+        with RECORDER.computing("backward", "loss"):
+            scores = whole.requires_grad_()
+            mean = self._task.loss(scores, targets)
+            torch.autograd.backward(factor * mean)
+            assert scores.grad is not None
+            held = self.layers[-1].held
+            gradient = scores.grad[:, held.start : held.stop]
+        while True:
+            with RECORDER.computing("backward", "fc"):
+                torch.autograd.backward(outputs.pop(), gradient)
+                part = inputs.pop().grad
+            assert part is not None
+            if not inputs:
+                return mean.item(), part
+            dealt = self.layers[len(inputs) - 1].dealt
+            parts = [part[:, neurons.start : neurons.stop] for neurons in dealt]
+            gradient = added((yield from exchange.taken(exchange.to_owners("neurons' gradients", parts))))
+
     def _factors(self, turn: Turn, targets: Tensor, whole: int) -> tuple[float, float]:
         """What a turn's mean loss is multiplied by, and then its gradient with respect to features.
 
@@ -265,11 +243,11 @@ class HybridWorker:
         loss, K times its part of the batch's.
         """
         share = _examples(turn) / whole
-        together = 1.0 if self.config.summed else 1 / self.workers
+        together = 1.0 if self._summed else 1 / self.workers
         if self._training.loss_reduction == "sum":
             terms = float(self._task.terms(targets))
-            return (terms, 1.0) if self.config.per_worker else (terms * together, 1 / together)
-        if self.config.per_worker:
+            return (terms, 1.0) if self.per_worker else (terms * together, 1 / together)
+        if self.per_worker:
             return 1.0, self.workers * share
         return self.workers * share * together, 1 / together
 

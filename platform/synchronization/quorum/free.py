@@ -6,7 +6,6 @@ else the store of torch's process group. It outlives the workers. A decision is 
 never learn of two.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from secrets import randbits
@@ -19,6 +18,7 @@ import torch.distributed as dist
 
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.lockstep import Coroutine
+from taugrad.compressors.exchange.tensors import to_bytes
 
 from ...spec.synchronization import Deadline, WeightsSync
 from ..weights import LocalWorker
@@ -91,9 +91,6 @@ def close_round(decide: Decide, attempt: int, number: int, members: Collection[i
     return frozenset(map(int, decide(f"taugrad/rounds/{attempt}/{number}", proposed).split(",")))
 
 
-log = logging.getLogger("taugrad")
-
-
 class FreeRounds(QuorumTraining):
     """This process's worker, in rounds that close depending on what has arrived.
 
@@ -102,16 +99,17 @@ class FreeRounds(QuorumTraining):
     others, or takes over the agreed weights if some of these are missing.
     """
 
-    def __init__(
-        self, sync: WeightsSync, worker: LocalWorker, inbox: Inbox, needed: int, decide: Decide
-    ) -> None:
+    def __init__(self, sync: WeightsSync, worker: LocalWorker, needed: int, decide: Decide) -> None:
         """Takes charge of a worker; `needed` workers, more than half of all, close a round.
 
         `decide` is the authority that closes rounds. See `QuorumTraining`.
         """
         super().__init__(sync, worker)
-        self._inbox, self._needed, self._decide = inbox, needed, decide
+        self._inbox = Inbox(worker.group.carrier, self._send)
+        self._needed, self._decide = needed, decide
         self._deadline = sync.deadline or Deadline()
+        self._poll_s = min(0.05, self._deadline.least / 2)
+        """Seconds for which only a message can change anything."""
         self._round_deadline = RoundDeadline(self._deadline)
         self._joined: set[int] = set()
         """The rounds that this worker was in, since all workers met."""
@@ -136,7 +134,7 @@ class FreeRounds(QuorumTraining):
         self._inbox.poll(0)
         self._follow()
         member = self._member
-        if member.pending is not None and member.offer is None and self._round not in self._inbox.decided:
+        if member.pending is not None and member.offered is None and self._round not in self._inbox.decided:
             self._hand_in(self._round)
         yield None
 
@@ -148,32 +146,22 @@ class FreeRounds(QuorumTraining):
 
     def _close(self, number: int, step: int) -> Coroutine[None]:
         if number == self._round:
-            if number not in self._inbox.decided and self._member.offer is None:
+            if number not in self._inbox.decided and self._member.offered is None:
                 self._hand_in(number)
             with self.ledger.waiting():
                 while self._round == number:
-                    self._inbox.poll(self._patience_s())
+                    self._inbox.poll(self._poll_s)
                     self._decide_members(number)
                     self._follow()
         note = self.ledger.note()
         note["member"] = number in self._joined
         note["left_out"] = number not in self._joined
-        self._count_sent()
         yield None
 
     def _hand_in(self, number: int) -> None:
         body = self._offer(number, may_fail=True)
         self._inbox.offer(number, body)
         self._inbox.offers[number][self.rank] = body
-
-    def _count_sent(self) -> None:
-        wire_bytes, (nbytes, messages) = self._inbox.take_counts()
-        self.ledger.traffic.link_bytes += nbytes
-        self.ledger.traffic.link_messages += messages
-        note = self.ledger.note()
-        note["received_bytes"] += nbytes.sum()
-        note["messages"] += messages.sum()
-        note["wire_bytes"] += wire_bytes
 
     # Deciding who is in the round.
 
@@ -203,10 +191,6 @@ class FreeRounds(QuorumTraining):
             self._inbox.decided[number] = members
             self._inbox.send_decision(self._inbox.others, number, members)
 
-    def _patience_s(self) -> float:
-        """Seconds for which only a message can change anything."""
-        return min(0.05, self._deadline.least / 2)
-
     # Applying the decision.
 
     def _follow(self) -> None:
@@ -217,7 +201,7 @@ class FreeRounds(QuorumTraining):
             # First the decision about its round: it may have all offers, and then needs nothing else.
             if rounds - 1 in self._inbox.decided:
                 self._inbox.send_decision([whom], rounds - 1, self._inbox.decided[rounds - 1])
-            self._inbox.answer(whom, self._round, self._last, self._agreed_state)
+            self._inbox.answer(whom, self._round, self._last, to_bytes(self._agreed))
 
     def _went_on(self) -> bool:
         number, offers = self._round, self._inbox.offers[self._round]
@@ -225,26 +209,22 @@ class FreeRounds(QuorumTraining):
         if members is not None:
             if self.rank not in members:
                 self._set_aside()
-            elif self._member.offer is not None:
+            elif self._member.offered is not None:
                 self._accepted()
                 self._joined.add(number)
             if all(member in offers for member in members):
                 self._apply_round({member: offers[member] for member in members})
-                self._went(number + 1, members)
+                self._last = members
+                self._go_on_knowing(number + 1)
                 return True
-        if state is not None and state[0] > number and self._member.offer is None:
+        if state is not None and state[0] > number and self._member.offered is None:
             self._set_aside()
-            self._agreed_state.take(state[2])
-            self.ledger.note()["caught_up_bytes"] += self._agreed_state.nbytes
+            rounds, self._last, data = state
             self._inbox.state = None
-            self._went(state[0], state[1])
+            self._take_over(data, rounds)
             return True
         self._ask(number)
         return False
-
-    def _went(self, rounds: int, members: frozenset[int]) -> None:
-        self._last = members
-        self._go_on_knowing(rounds)
 
     def _ask(self, number: int) -> None:
         """Asks a worker that is ahead for the agreed weights, once it is clear that it is."""
@@ -267,7 +247,7 @@ class FreeRounds(QuorumTraining):
         began, said = monotonic(), False
         with self.ledger.waiting():
             while not (said and self._inbox.all_ready(self._iterations)):
-                self._inbox.poll(self._patience_s() if said else 0)
+                self._inbox.poll(self._poll_s if said else 0)
                 self._follow()
                 if self._round == self._ended and not said:
                     self._inbox.say_ready(self._iterations)
@@ -275,7 +255,6 @@ class FreeRounds(QuorumTraining):
         self._inbox.decided = {}
         self._joined = set()
         self._round_deadline.pause(monotonic() - began)
-        self._count_sent()
         yield None
 
     def _begin_anew(self) -> None:

@@ -2,26 +2,17 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Collection, Iterable
 
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange.carrier import Arrivals, Carrier, Payload
 
-from .message import (
-    AgreedState,
-    MessageKind,
-    Received,
-    mask_bytes,
-    members_from_bytes,
-    members_to_bytes,
-    read,
-    written,
-)
+from .message import MessageKind, mask_bytes, members_from_bytes, members_to_bytes, read, written
 
 _TAG = "round"
+
+Send = Callable[[Collection[int], str, Payload], None]
+"""Sends a payload to others under a tag, and counts that."""
 
 log = logging.getLogger("taugrad")
 
@@ -39,14 +30,11 @@ class Inbox:
         latest: by worker, the latest round about which it has sent anything.
     """
 
-    def __init__(self, carrier: Carrier) -> None:
-        """Takes charge of what arrives at the worker of this carrier."""
+    def __init__(self, carrier: Carrier, send: Send) -> None:
+        """Takes charge of what arrives at the worker of this carrier, which sends with `send`."""
         self.rank, self.workers, self.others = carrier.rank, carrier.workers, carrier.others
-        self._carrier = carrier
+        self._carrier, self._send_counted = carrier, send
         self._arrivals = Arrivals(carrier, _TAG)
-        self._sent: NDArray[np.int64] = np.zeros((2, carrier.workers), np.int64)
-        """Bytes and messages to each other worker."""
-        self._wire_bytes = 0
         self.offers: dict[int, dict[int, Payload]] = defaultdict(dict)
         self.decided: dict[int, frozenset[int]] = {}
         self.state: tuple[int, frozenset[int], Payload] | None = None
@@ -58,7 +46,7 @@ class Inbox:
     def poll(self, wait_s: float) -> None:
         """Handles what has arrived; waits until something has."""
         for sender, arrived in self._arrivals.take(wait_s):
-            self._sort(read(sender, arrived))
+            self._sort(sender, *read(sender, arrived))
 
     @property
     def lost(self) -> dict[int, str]:
@@ -71,41 +59,25 @@ class Inbox:
         return self._carrier.silent
 
     def _send(self, to: Iterable[int], kind: MessageKind, number: int, body: bytes = b"") -> None:
-        message, lost = written(kind, number, body), self._arrivals.lost
-        counts = kind is not MessageKind.READY
-        self._wire_bytes += counts * message.size
-        for rank in to:
-            if rank not in lost:
-                self._carrier.send(rank, _TAG, message)
-                self._sent[:, rank] += counts * message.size, counts
+        lost = self._arrivals.lost
+        self._send_counted([rank for rank in to if rank not in lost], _TAG, written(kind, number, body))
 
-    def take_counts(self) -> tuple[int, NDArray[np.int64]]:
-        """What was sent since this was last called: wire bytes, and what each other worker got.
-
-        That is int64 [2, workers], bytes and messages.
-        """
-        counts = self._wire_bytes, self._sent
-        self._wire_bytes, self._sent = 0, np.zeros_like(self._sent)
-        return counts
-
-    def _sort(self, arrived: Received) -> None:
-        sender, number, workers = arrived.sender, arrived.number, self.workers
-        match arrived.kind:
+    def _sort(self, sender: int, kind: MessageKind, number: int, body: Payload) -> None:
+        match kind:
             case MessageKind.OFFER:
-                self.offers[number][sender] = arrived.body
+                self.offers[number][sender] = body
             case MessageKind.DECISION:
-                self.decided[number] = members_from_bytes(arrived.body, workers)
+                self.decided[number] = members_from_bytes(body, self.workers)
             case MessageKind.ASK:
                 self._asks[sender] = number
             case MessageKind.STATE if self.state is None or number > self.state[0]:
-                cut = mask_bytes(workers)
-                members = members_from_bytes(arrived.body[:cut], workers)
-                self.state = number, members, arrived.body[cut:]
+                cut = mask_bytes(self.workers)
+                self.state = number, members_from_bytes(body[:cut], self.workers), body[cut:]
             case MessageKind.READY:
                 self._ready[sender] = number
             case _:
                 pass
-        if arrived.kind in (MessageKind.OFFER, MessageKind.DECISION):
+        if kind in (MessageKind.OFFER, MessageKind.DECISION):
             self.latest[sender] = max(number, self.latest.get(sender, 0))
 
     def forget(self, before: int) -> None:
@@ -136,14 +108,15 @@ class Inbox:
             del self._asks[sender]
         return answerable
 
-    def answer(self, whom: int, knows: int, members: Collection[int], whole: AgreedState) -> None:
-        """Sends the agreed weights after this number of rounds."""
-        body = members_to_bytes(members, self.workers) + whole.to_bytes().tobytes()
+    def answer(self, whom: int, knows: int, members: Collection[int], state: Payload) -> None:
+        """Sends the agreed weights after this number of rounds, as bytes."""
+        body = members_to_bytes(members, self.workers) + state.tobytes()
         self._send([whom], MessageKind.STATE, knows, body)
 
     def say_ready(self, iterations: int) -> None:
-        """Tells the others that this worker has ended its rounds before an evaluation."""
-        self._send(self.others, MessageKind.READY, iterations)
+        """Tells the others that this worker has ended its rounds before an evaluation; it is not counted."""
+        for rank in self.others:
+            self._carrier.send(rank, _TAG, written(MessageKind.READY, iterations))
 
     def all_ready(self, iterations: int) -> bool:
         """Whether all others have said so, too; raises PeerLost: one of them is gone, and never will."""

@@ -12,17 +12,13 @@ body:
 
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
 import numpy as np
-from torch import nn
 
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.exchange.carrier import Payload
-from taugrad.compressors.exchange.local_rounds import Fragment
-from taugrad.compressors.exchange.tensors import copy_bytes, to_bytes
 
 HEAD = Struct("<IIQQ")
 
@@ -37,31 +33,20 @@ class MessageKind(IntEnum):
     READY = 5
 
 
-@dataclass(frozen=True)
-class Received:
-    """A message from another worker; its checksum was right."""
-
-    sender: int
-    kind: MessageKind
-    number: int
-    """The round's number."""
-    body: Payload
-
-
 def written(kind: MessageKind, number: int, body: bytes = b"") -> Payload:
     """A message's bytes."""
     return np.frombuffer(HEAD.pack(kind, zlib.crc32(body), number, len(body)) + body, np.uint8)
 
 
-def read(sender: int, arrived: Payload) -> Received:
-    """Reads a message; raises CorruptMessage."""
+def read(sender: int, arrived: Payload) -> tuple[MessageKind, int, Payload]:
+    """A message's kind, its round and its body, whose checksum is right; raises CorruptMessage."""
     kind, crc, number, size = HEAD.unpack(arrived[: HEAD.size].tobytes().ljust(HEAD.size, b"\0"))
     body = arrived[HEAD.size :]
     if kind not in tuple(MessageKind) or size != body.size:
         raise CorruptMessage(f"what worker {sender} sent is no message: kind {kind}, {arrived.size} bytes")
     if zlib.crc32(body.data) != crc:
         raise CorruptMessage(f"what worker {sender} sent: a message of {size} bytes has the wrong checksum")
-    return Received(sender, MessageKind(kind), number, body)
+    return MessageKind(kind), number, body
 
 
 def mask_bytes(workers: int) -> int:
@@ -80,26 +65,3 @@ def members_from_bytes(bits: Payload, workers: int) -> frozenset[int]:
     if bits.size != mask_bytes(workers) or not indices.size or (indices >= workers).any():
         raise CorruptMessage(f"a round's members in {bits.size} bytes are not some of {workers} workers")
     return frozenset(indices.tolist())
-
-
-class AgreedState:
-    """The agreed weights of this process, its outer optimizer, and their bytes."""
-
-    def __init__(self, model: nn.Module, fragment: Fragment) -> None:
-        self._buffers = [buffer for buffer in model.buffers() if buffer.numel()]
-        self._tensors = [*fragment.agreed, *self._buffers, *fragment.momentum]
-        self.buffer_bytes = sum(buffer.nbytes for buffer in self._buffers)
-        self.nbytes = sum(tensor.nbytes for tensor in self._tensors)
-        """Number of bytes of everything."""
-
-    def to_bytes(self) -> Payload:
-        """Weights, buffers and momentum as bytes."""
-        return to_bytes(self._tensors)
-
-    def take(self, data: Payload) -> None:
-        """Takes over what `to_bytes` returned on another worker; raises CorruptMessage if it does not fit."""
-        copy_bytes(data, self._tensors)
-
-    def take_buffers(self, data: Payload) -> None:
-        """Takes over the buffers only; raises CorruptMessage if they do not fit."""
-        copy_bytes(data, self._buffers)

@@ -4,15 +4,18 @@ All workers know the schedule, so each knows what the others send, and when: nob
 Which worker is late, away or lost in which round is drawn from a seed.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 
 from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
+from taugrad.compressors.exchange.tensors import to_bytes
 
 from ...spec.synchronization import RoundSchedule, WeightsSync
 from ..weights import LocalWorker
@@ -70,6 +73,8 @@ class Drawn:
     def _draw(self, number: int) -> list[WorkerEvent]:
         course, random = self._course, np.random.default_rng([self._course.seed, number])
         chances, steps = random.random(self._workers), random.integers(0, self._every, self._workers)
+        kinds = (Presence.LATE, Presence.AWAY, Presence.LOST, Presence.PRESENT)
+        limits = list(accumulate((course.late, course.away, course.lost)))
         lengths = random.integers(*course.rounds, self._workers, endpoint=True)
         before = self._rounds[-1] if self._rounds else [WorkerEvent()] * self._workers
         events = [
@@ -78,7 +83,7 @@ class Drawn:
         ]
         spare = sum(event.kind is Presence.PRESENT for event in events) - self._needed
         for worker in random.permutation(self._workers).tolist():
-            kind = self._kind(float(chances[worker]))
+            kind = kinds[bisect_right(limits, chances[worker])]
             if self._left[worker]:
                 self._left[worker] -= 1
             elif spare > 0 and kind is not Presence.PRESENT and not before[worker].absent:
@@ -87,18 +92,6 @@ class Drawn:
                 self._left[worker] = int(lengths[worker]) - 1 if kind is not Presence.LATE else 0
         return events
 
-    def _kind(self, chance: float) -> Presence:
-        course = self._course
-        for kind, share in (
-            (Presence.LATE, course.late),
-            (Presence.AWAY, course.away),
-            (Presence.LOST, course.lost),
-        ):
-            if chance < share:
-                return kind
-            chance -= share
-        return Presence.PRESENT
-
 
 _OFFER, _AGREED = "offer", "agreed"
 
@@ -106,10 +99,11 @@ _OFFER, _AGREED = "offer", "agreed"
 class ScheduledRounds(QuorumTraining):
     """Rounds whose members all workers know in advance."""
 
-    def __init__(self, sync: WeightsSync, worker: LocalWorker, schedule: Drawn) -> None:
-        """Takes charge; the schedule says who is late, away or lost when."""
+    def __init__(self, sync: WeightsSync, worker: LocalWorker, needed: int) -> None:
+        """Takes charge of a worker; `needed` workers close a round. Without a schedule, nobody is late."""
         super().__init__(sync, worker)
-        self._schedule, self._carrier = schedule, worker.group.carrier
+        self._schedule = Drawn(sync.schedule or RoundSchedule(), self.workers, needed, sync.every)
+        self._carrier = worker.group.carrier
         self._begin_anew()
 
     def _prepare(self, number: int, step: int) -> Coroutine[None]:
@@ -131,11 +125,7 @@ class ScheduledRounds(QuorumTraining):
         event = events[self.rank]
         if event.kind is Presence.PRESENT:
             body = offers[self.rank] = self._offer(number, may_fail=False)
-            receivers = [receiver for receiver in hearing if receiver != self.rank]
-            self._send(receivers, _OFFER, body)
-            note["wire_bytes"] += body.size if receivers else 0
-            note["received_bytes"] += body.size * len(receivers)
-            note["messages"] += len(receivers)
+            self._send([receiver for receiver in hearing if receiver != self.rank], _OFFER, body)
             note["member"] = 1
         else:
             note["left_out"] = 1
@@ -167,25 +157,13 @@ class ScheduledRounds(QuorumTraining):
         giver = next(rank for rank, event in enumerate(last) if event.kind is Presence.PRESENT)
         for rank in behind:
             self._known[rank] = rounds
-        if self.rank == giver:
-            self._send(behind, _AGREED, self._agreed_state.to_bytes())
+        for rank in behind if self.rank == giver else ():
+            self._send([rank], _AGREED, to_bytes(self._agreed))
         yield None
-        if self.rank not in behind:
-            return
-        with self.ledger.waiting():
-            self._agreed_state.take(self._carrier.receive(giver, _AGREED).result())
-        self._go_on_knowing(rounds)
-        note = self.ledger.note()
-        for name in ("wire_bytes", "received_bytes", "caught_up_bytes"):
-            note[name] += self._agreed_state.nbytes
-        note["messages"] += 1
-
-    def _send(self, receivers: Collection[int], tag: str, payload: Payload) -> None:
-        """Sends to others, and counts."""
-        for other in receivers:
-            self.ledger.traffic.link_bytes[other] += payload.size
-            self.ledger.traffic.link_messages[other] += 1
-            self._carrier.send(other, tag, payload)
+        if self.rank in behind:
+            with self.ledger.waiting():
+                data = self._carrier.receive(giver, _AGREED).result()
+            self._take_over(data, rounds)
 
     def _finish_rounds(self) -> Coroutine[None]:
         yield from self._catch_up(range(self.workers), self._ended)

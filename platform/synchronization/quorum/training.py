@@ -1,9 +1,9 @@
 """The mode `weights` with a quorum: what a worker does, however it is decided which rounds it is in."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +17,7 @@ from taugrad.compressors.exchange.carrier import Payload
 from taugrad.compressors.exchange.lockstep import Coroutine
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import ExchangeRecord
-from taugrad.compressors.exchange.tensors import copy_into, to_bytes
+from taugrad.compressors.exchange.tensors import copy_bytes, copy_into, to_bytes
 
 from ...data.feeding import Batch
 from ...spec.synchronization import WeightsSync
@@ -25,17 +25,6 @@ from ...tracking import names
 from ..ledger import SHOWN_WORKERS, Iteration, Notes
 from ..synchronization import StepContext
 from ..weights import LocalTraining, LocalWorker
-from .message import AgreedState
-
-
-@dataclass
-class Offer:
-    """What a worker has handed in for a round that is not decided yet."""
-
-    update: list[Tensor]
-    """Flat [numel] a parameter."""
-    kept: dict[str, Any]
-    """The pattern's state before it was compressed."""
 
 
 @dataclass
@@ -47,7 +36,10 @@ class Member:
     any, it takes no steps, so that it is in time for the next round."""
     moved: bool = False
     """Whether it has taken a step since it last continued from the agreed weights."""
-    offer: Offer | None = None
+    offered: list[Tensor] | None = None
+    """Likewise: what it has handed in for a round that is not decided yet."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What the pattern had not sent before that was compressed."""
     knows: int = 0
     """How many rounds are in the weights from which it continues."""
 
@@ -74,7 +66,9 @@ class QuorumTraining(LocalTraining):
         self._pattern, self._member = self._fragment.pattern, Member()
         self._fresh = deepcopy(self._replica.state_dict()), deepcopy(self._pattern.feedback.state_dict())
         """The state of a new worker."""
-        self._agreed_state = AgreedState(self.model, self._fragment)
+        self._buffers = [buffer for buffer in self.model.buffers() if buffer.numel()]
+        self._agreed = [*self._fragment.agreed, *self._buffers, *self._fragment.momentum]
+        """The agreed weights of this process, with buffers and the outer optimizer's momentum."""
         self.lost_sum = 0.0
         """The sum of all elements that lost workers had not sent."""
         self._iterations = 0
@@ -114,7 +108,18 @@ class QuorumTraining(LocalTraining):
     def _close(self, number: int, step: int) -> Coroutine[None]:
         """Called after the last step of a round."""
 
-    # What a worker hands in.
+    # What a worker sends.
+
+    def _send(self, receivers: Collection[int], tag: str, payload: Payload) -> None:
+        """Sends to others, and counts for them what will arrive."""
+        nbytes, note, traffic = payload.size, self.ledger.note(), self.ledger.traffic
+        for receiver in receivers:
+            traffic.link_bytes[receiver] += nbytes
+            traffic.link_messages[receiver] += 1
+            self._group.carrier.send(receiver, tag, payload)
+        note["wire_bytes"] += nbytes if receivers else 0
+        note["received_bytes"] += nbytes * len(receivers)
+        note["messages"] += len(receivers)
 
     def _offer(self, number: int, *, may_fail: bool) -> Payload:
         """The worker's message for a round, of which it may still be left out: the payload, then buffers."""
@@ -129,7 +134,7 @@ class QuorumTraining(LocalTraining):
         note["sent"], note["paper_bits"] = record.traffic.sums.sent, record.traffic.sums.paper_bits
         step.layers = list(outgoing.tallies)
         buffers = [buffer for buffer in self._replica.model.buffers() if buffer.numel()]
-        self._member.offer = Offer(update, kept)
+        self._member.offered, self._member.kept = update, kept
         return np.concatenate([outgoing.payload, to_bytes(buffers)])
 
     @torch.no_grad()
@@ -142,21 +147,20 @@ class QuorumTraining(LocalTraining):
 
     def _accepted(self) -> None:
         """Called if the worker's offer is in the round."""
-        assert self._member.offer is not None
         self._pattern.commit()
-        self._member.offer, self._member.pending, self._member.moved = None, None, False
+        self._member = Member(knows=self._member.knows)
 
     def _set_aside(self) -> None:
         """Called if the worker was left out: keeps what it has learned."""
         member = self._member
-        if member.offer is not None:
-            self._pattern.load_state_dict(member.offer.kept)
-            member.pending, member.offer = member.offer.update, None
+        if member.offered is not None:
+            self._pattern.load_state_dict(member.kept)
+            pending = member.offered
         elif member.moved:
-            member.pending = self._update()
+            pending = self._update()
         else:
             return
-        member.moved = False
+        self._member = Member(pending, knows=member.knows)
         self._continue()
 
     def _lose(self) -> None:
@@ -184,14 +188,23 @@ class QuorumTraining(LocalTraining):
         offer is damaged or does not fit.
         """
         began = perf_counter()
-        buffers = self._agreed_state.buffer_bytes
-        payloads = {rank: body[: body.size - buffers] for rank, body in sorted(bodies.items())}
+        nbytes = sum(buffer.nbytes for buffer in self._buffers)
+        payloads = {rank: body[: body.size - nbytes] for rank, body in sorted(bodies.items())}
         for refusal in self._pattern.refusals(payloads):
             raise NonFiniteWeight(self._replica.names[refusal.ordinal], refusal.rank)
         self._fragment.apply(self._pattern.assemble(payloads))
         lowest = bodies[min(bodies)]
-        self._agreed_state.take_buffers(lowest[lowest.size - buffers :])
+        copy_bytes(lowest[lowest.size - nbytes :], self._buffers)
         self.ledger.now.step.decompress_s += perf_counter() - began
+
+    def _take_over(self, data: Payload, rounds: int) -> None:
+        """Lets the worker continue from another one's agreed weights, which have so many rounds, as bytes.
+
+        Raises CorruptMessage: they do not fit.
+        """
+        copy_bytes(data, self._agreed)
+        self.ledger.note()["caught_up_bytes"] += data.size
+        self._go_on_knowing(rounds)
 
     def _go_on_knowing(self, rounds: int) -> None:
         """Lets the worker continue from the agreed weights, which have so many rounds."""
@@ -254,9 +267,9 @@ class QuorumTraining(LocalTraining):
     def worker_state(self) -> dict[str, Any]:
         state, member = super().worker_state(), self._member
         pending, rank = member.pending, str(self.rank)
-        if member.offer is not None:  # a resumed worker offers it again
-            pending = member.offer.update
-            state["local"]["fragments"][0]["unsent"]["ranks"][rank] = member.offer.kept
+        if member.offered is not None:  # a resumed worker offers it again
+            pending = member.offered
+            state["local"]["fragments"][0]["unsent"]["ranks"][rank] = member.kept
         state["replicas"][rank] |= {"pending": pending, "moved": member.moved}
         return state
 
