@@ -322,11 +322,13 @@ class Coordinator:
             for other in table.records.values():
                 if other.adopted_by == previous:
                     other.adopted_by = incarnation
+        later = {i: one for i, one in table.records.items() if i > previous and i != incarnation}
         line = {i: one for i, one in table.records.items() if one.line == former.line}
         counts = former.taken <= hello.offered and not any(
-            i in table.members or one.adopted_by or (i > previous and one.taken > former.taken)
+            i in table.members or one.adopted_by or (i in later and one.taken > former.taken)
             for i, one in line.items()
-        )
+        )  # it may know already that it did not count meanwhile
+        counts &= all(i in line for i, one in later.items() if one.process == hello.process)
         counts &= all(self._may_keep(shard, {hello.process, former.process}) for shard in hello.shards)
         if counts:
             record.line = former.line
