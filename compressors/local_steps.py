@@ -51,7 +51,7 @@ from .names import plain_names, unmatched_patterns
 from .ops import ops_for
 from .pattern_names import PatternName
 
-_VERSION = 5
+_VERSION = 6
 
 
 class LocalSteps:

@@ -353,7 +353,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
     assert flat(at_the_end.model.parameters()).equal(flat(whole.model.parameters()))
     for changes, words in (
         ({"rank": 1 - rank}, f"the state of rank {1 - rank} of 2 workers, this is rank {rank}"),
-        ({"version": 0}, "version 0 of a state; this program reads 5"),
+        ({"version": 0}, "version 0 of a state; this program reads 6"),
     ):
         said = refusal(lambda changes=changes: again.local.load_state_dict({**saved, **changes}))
         assert said.startswith(f"ValueError: {words}")
