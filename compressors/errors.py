@@ -97,6 +97,9 @@ UNKNOWN_WORKER = -1
 class PeerLost(CompressionError, RuntimeError):
     """Another worker is gone, or has been silent for too long.
 
+    The mesh finds out (`exchange/mesh.py`), or torch's collectives do (`reaching`). A state that meets it
+    closes its connections (`WorkerState._fail`), so that the others learn it at once.
+
     Attributes:
         worker: its rank, or `UNKNOWN_WORKER`.
         reason: the rest of the message.

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from taugrad.compressors.bucket.compressor import Compressor, Received, Worker
+from taugrad.compressors.bucket.compressor import Compressor, Worker
 from taugrad.compressors.bucket.layout import Shard
+from taugrad.compressors.bucket.summing import Received
 from taugrad.compressors.methods import CompressedMethod, read_config
 from taugrad.compressors.ops import ops_for
 from taugrad.compressors.wire.forms import FORMS

@@ -78,7 +78,7 @@ def places_of(group: dist.ProcessGroup | None = None, place: str | None = None) 
 
 
 def listening_address() -> str:
-    """The address on which this worker listens, as far as it knows alone; see `common_addresses`.
+    """The address on which this worker listens, as far as it knows alone; see `reachable_address`.
 
     Returns:
         That of GLOO_SOCKET_IFNAME's interface, if it is set; or that by which this host reaches the process

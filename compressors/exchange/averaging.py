@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
-from ..spans import RECORDER, duration
+from ..spans import RECORDER, Lane, duration
 from .carrier import Carrier
 from .exchange import Exchange
 from .lockstep import Coroutine
@@ -64,9 +64,7 @@ class Averaging:
         while not exchange.payloads.done():
             yield None
             began, ended = exchange.go_on(waits=self._carrier.waits)
-            exchange.record.waited_s += ended - began
-            RECORDER.add("exchange", "wire", began, ended, "round")
-            RECORDER.add("wait", "compute", began, ended)
+            record_wait(exchange.record, began, ended)
         exchange.payloads.result()  # raises at once: simulated workers wait for what will not come
         mean: Tensor | RefusedUpdate = yield partial(self._mean, exchange)
         return mean
@@ -96,12 +94,7 @@ class Averaging:
         self.done += 1
         record.count(step, traffic)
         step.layers += record.layers
-        step.exchange_s += record.waited_s
-        step.compress_s += duration(record.compressing)
-        step.decompress_s += duration(record.decoding)
-        for name, intervals in (("compress", record.compressing), ("decode", record.decoding)):
-            for interval in intervals:
-                RECORDER.add(name, "compute", *interval)
+        _count_times(record, step)
         self.residual_squares = pattern.residual_squares()
         step.residual_squares += self.residual_squares
         step.keeps_residuals |= pattern.feedback.keeps_residuals
@@ -144,6 +137,28 @@ class Averaging:
     def _restore(self, kept: Mapping[str, Any]) -> None:
         self.pattern.load_state_dict(kept)
         self.residual_squares = self.pattern.residual_squares()
+
+
+def record_wait(record: ExchangeRecord, began: float, ended: float) -> None:
+    """Counts that an exchange has waited for others' messages, in the training thread or in another one."""
+    record.waited_s += ended - began
+    RECORDER.add("exchange", "wire", began, ended, "round")
+    if record.handed_over is None:
+        RECORDER.add("wait", "compute", began, ended)
+
+
+def _count_times(record: ExchangeRecord, step: Step) -> None:
+    """Counts what the training thread did, and what another one did beside it."""
+    cut, decoded_s = record.handed_over, duration(record.decoding)
+    step.exchange_s += record.waited_s
+    step.compress_s += duration(record.compressing[:cut])
+    step.decompress_s += decoded_s
+    step.overlapped_decode_s += 0.0 if cut is None else decoded_s
+    lane: Lane = "compute" if cut is None else "wire"
+    for place, interval in enumerate(record.compressing):
+        RECORDER.add("compress", "compute" if cut is None or place < cut else "wire", *interval)
+    for interval in record.decoding:
+        RECORDER.add("decode", lane, *interval)
 
 
 def state_of_rank(states: Mapping[str, Any], rank: int, workers: int, version: int) -> dict[str, Any]:

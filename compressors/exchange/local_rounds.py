@@ -28,9 +28,9 @@ from ..errors import NonFiniteWeight, WorkersDisagree
 from ..local_fields import LocalFields
 from ..methods import CompressedMethod, Method
 from ..ops.parts import PartTally
-from ..spans import RECORDER
+from ..spans import Interval
 from .agreement import difference
-from .averaging import Averaging
+from .averaging import Averaging, record_wait
 from .exchange import Exchange
 from .lockstep import Coroutine, run
 from .patterns import downlink_method, pattern_for, self_contained
@@ -537,20 +537,25 @@ class LocalRounds(FragmentRounds):
             part.examples if weighted else None,
             buffers_of(self._model) if self._model is not None and not number else {},
         )
-        weight = 1.0
+        weight, waited = 1.0, list[Interval]()
         if weighted:
             waits = self._keeps_residuals and (left >= 0 or not delay)
             mean = self._unit
             if mean is None or waits:  # for a delay of the link
+                began = perf_counter()
                 mean = ((yield lambda: side.received).examples or 0.0) / self._group.workers or 1.0
+                waited.append((began, perf_counter()))
             self._unit = self._unit or mean
             # Where there are few examples, as in a last round, moves weigh more, not the residuals.
             weight = part.examples / min(mean, self._unit)
         exchange = fragment.send(self.steps - fragment.sent_step, weight)
+        for interval in waited:
+            record_wait(exchange.record, *interval)
         rest, result = self._completed(fragment, exchange, side), Future[_Result]()
         if delay and self._group.carrier.waits:
             device = fragment.parameters[0].device
             stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+            exchange.record.handed_over = len(exchange.record.compressing)
             result = self._thread.submit(_run_on, stream, rest)
         else:
             result.set_result((yield from rest))
@@ -562,10 +567,7 @@ class LocalRounds(FragmentRounds):
         """Runs begun rounds to their end, if all workers are in the same ones."""
         began = perf_counter()
         received = yield lambda: side.received
-        ended = perf_counter()
-        exchange.record.waited_s += ended - began
-        RECORDER.add("exchange", "wire", began, ended, "round")
-        RECORDER.add("wait", "compute", began, ended)
+        record_wait(exchange.record, began, perf_counter())
         return (yield from fragment.averaging.complete(exchange)), received
 
     def _merge(self, fragment: Fragment, step: Step) -> Coroutine[bool]:

@@ -175,7 +175,7 @@ class BucketInput:
     active: Flags
     """bool [parameters of the bucket], which are not held back."""
     iteration: int
-    """Steps before this one."""
+    """Steps before this one, or exchanges of local steps."""
     memories: Memories
     """What the threshold policy remembers."""
     ops: Ops

@@ -3,6 +3,12 @@
 The residual of each parameter in a bucket is added to its gradient. A rule decides what to send and keeps the
 rest. The pattern's messages are under way while the backward pass goes on. Every worker adds up the same
 messages in the same order, so that replicas stay bit-identical.
+
+A bucket's way, in the thread that trains: `synchronize`, `_send`; `Exchange` begins the pattern's rounds,
+which have `Compressor.compress` (`bucket/compressor.py`) run the method and write the message; the carrier
+sends it (`exchange/mesh.py`). In the decoder's thread, once the others' messages are here: `Exchange._go_on`
+ends the rounds, `finish` has the pattern read all messages (`Compressor.read_all`) and add them up
+(`bucket/summing.py`), and `_count` counts the exchange.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set

@@ -93,7 +93,7 @@ class Policy(Settings):
         Args:
             parts: the parameters; a residual does not hold the gradient yet. For one that `needs_sample`,
                 the method has taken it by now (`sparse.py`): it has `magnitudes_of` it, or what it reached.
-            iteration: backward passes before this one, over the whole run.
+            iteration: steps (or exchanges of local steps) before this one, over the whole run.
             memories: theirs, in the same order; may be changed.
             method: what sends the elements that reach them.
 

@@ -1,4 +1,8 @@
-"""A message: one update as bytes (docs/reference/messages.md), but for the parameters that it is about."""
+"""A message: one update as bytes (docs/reference/messages.md), but for the parameters that it is about.
+
+The header and the checksum are written here. `positions.py` writes positions (by `ops/cpu/golomb_rice.py` and
+others), `values.py` values and symbols (by `ops/cpu/bitpack.py` and `ops/cpu/huffman.py`).
+"""
 
 import struct
 from collections.abc import Sequence

@@ -359,6 +359,24 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
         assert said.startswith(f"ValueError: {words}")
 
 
+@scenario(2)
+def what_a_thread_decodes_beside_the_training_is_not_its_time() -> None:
+    for delay in (0, 1):
+        model = nn.Linear(40, 3).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        local = LocalSteps(model, optimizer, every=2, delay_steps=delay, compressor="strom(0.001)")
+        steps = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(5, 40, device=DEVICE)).square().mean().backward()
+            optimizer.step()
+            local.step()
+            steps.append(local.last_step)
+        assert sum(step.decompress_s for step in steps) > 0
+        assert (sum(step.decode_s for step in steps) > 0) == (not delay)
+        local.finish()
+
+
 @scenario(2, values=OFFLOADED)
 def agreed_weights_residuals_and_momentum_on_the_host_give_the_same_bits(name: str) -> None:
     """From beginning to end, or from a state on; the outer optimizer steps in many pieces."""

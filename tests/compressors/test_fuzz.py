@@ -24,7 +24,8 @@ from formats import sealed
 from numpy.typing import NDArray
 from updates import check_by_the_page, check_rewritten, read
 
-from taugrad.compressors.bucket.compressor import Compressor, add_update
+from taugrad.compressors.bucket.compressor import Compressor
+from taugrad.compressors.bucket.summing import add_update
 from taugrad.compressors.errors import CorruptMessage
 from taugrad.compressors.ops.cpu.passes import CPU
 from taugrad.compressors.wire import message

@@ -50,6 +50,8 @@ class ExchangeRecord:
     decoding: list[Interval] = field(default_factory=list)
     waited_s: float = 0.0
     """While messages were under way, where a worker waits for them."""
+    handed_over: int | None = None
+    """Where another thread goes on, beside the training: how many of `compressing` there were before."""
 
     @property
     def layers(self) -> list[PartTally]:
@@ -111,7 +113,7 @@ class Pattern(ABC):
 
         Args:
             gradients: flat and contiguous, one a parameter.
-            iteration: exchanges before this one.
+            iteration: steps before this one, or exchanges of local steps.
             record: of the exchange.
             refused: that the worker has no update: the ordinal of a parameter, perhaps of one elsewhere.
         """

@@ -44,7 +44,7 @@ def launch(
 ) -> dict[str, float]:
     """Trains a spec on the connected Ray; continues where an earlier launch of the run stopped.
 
-    `run_id` is the MLflow run, and the name of its folder under `spec.storage`; `hold` is that of a caller
+    `run_id` is the MLflow run, and the name of its folder under `spec.storage`; `lock` is that of a caller
     who has taken the run. `alone`: this Ray ends with the process, and nothing needs to be cleaned up.
 
     Returns the last evaluation and the totals, by MLflow name; the MLflow run is in its final state. Raises
