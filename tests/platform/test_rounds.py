@@ -18,7 +18,8 @@ from taugrad.compressors.exchange.local_rounds import Agreed, Fragment
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import Pattern
-from taugrad.compressors.exchange.patterns.partial_sums import Ring, Sharded
+from taugrad.compressors.exchange.patterns.ring import Ring
+from taugrad.compressors.exchange.patterns.sharded import Sharded
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.exchange.worker_group import WorkerGroup
 from taugrad.compressors.local_fields import LocalFields

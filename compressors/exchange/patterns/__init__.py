@@ -11,7 +11,8 @@ from ...pattern_names import PatternName, pattern_refusals
 from ..sites import Sites
 from .allgather import AllGather
 from .base import Pattern
-from .partial_sums import Ring, Sharded
+from .ring import Ring
+from .sharded import Sharded
 
 IN_MESSAGES = ("ring", "parameter_server", "sharded")
 """Patterns in which uncompressed gradients, too, are messages of ours, not torch's all-reduce."""
