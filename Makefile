@@ -40,7 +40,7 @@ docs-long: $(READY)
 
 # WRITE=1 writes the figures to docs/results/ too.
 bench: $(READY)
-	$(BIN)/python -m benchmarks.compress.gpu $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.compress.hook $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.compress.gradients $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.compress.patches $(if $(WRITE),--write)
 	$(BIN)/python -m benchmarks.platform.synchronization $(if $(WRITE),--write)

@@ -67,6 +67,7 @@ TABLES = {
     "asynchronous": 2,
     "churn": 4,
     "gradients": 1,
+    "hook": 2,
     "tuned": 3,
     "gpu": 3,
     "hybrid": 2,

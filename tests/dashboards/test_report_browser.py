@@ -26,7 +26,7 @@ def test_the_pages_are_whole_without_network_and_fit_the_screen(prepared, folder
             screenshot(page, f"report-{width}", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             pictures = page.evaluate("[...document.querySelectorAll('figure img')].map(i => i.naturalWidth)")
-            assert len(pictures) > 10
+            assert len(pictures) == 12
             assert min(pictures) > 200
             page.goto((folder / "interactive.html").as_uri())
             page.wait_for_function("document.querySelectorAll('.js-plotly-plot .trace').length > 10")
