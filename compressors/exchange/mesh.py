@@ -189,8 +189,12 @@ class Mesh(Carrier):
 
     def send(self, to: int, tag: str, payload: Payload) -> None:
         with self._locks[to]:
-            if to in self._dealers:
-                self._dealers[to].send_multipart([tag.encode(), payload.data], copy=False)
+            if to not in self._dealers:
+                return
+            with suppress(zmq.Again):  # where ZeroMQ has given the connection up, it would wait for ever
+                self._dealers[to].send_multipart([tag.encode(), payload.data], zmq.NOBLOCK, copy=False)
+                return
+        self._mark_lost(to, PeerLost(to, "has refused this worker's connection"))
 
     @property
     def silent(self) -> set[int]:

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from io import StringIO
 from time import monotonic, sleep
@@ -111,7 +112,8 @@ def strangers_are_refused() -> None:
         for connection in (plain, wrong):
             connection.linger = 0
             connection.connect(address)
-            connection.send_multipart([b"same", b"a stranger's"])
+            with suppress(zmq.Again):  # it may be refused already, and would wait for ever
+                connection.send_multipart([b"same", b"a stranger's"], zmq.NOBLOCK)
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as other:
             other.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
             deadline = monotonic() + LONG_S
@@ -131,6 +133,24 @@ def strangers_are_refused() -> None:
         all_gather_bytes(b"")
         mesh.close()
         logging.getLogger("taugrad").removeHandler(handler)
+
+
+@scenario(3)
+def a_refused_connection_does_not_block_its_sender() -> None:
+    """ZeroMQ gives such a connection up: the worker at its other end is lost."""
+    mesh = Mesh(most_bytes=MOST)
+    if dist.get_rank() == 0:
+        before, mesh._password = mesh._dealers[1], b"another"
+        mesh._dealers[1] = mesh._connect(before.get(zmq.LAST_ENDPOINT).rstrip(b"\0"), 1, None)
+        deadline = monotonic() + LONG_S
+        while 1 not in mesh.lost:
+            assert monotonic() < deadline
+            mesh.send(1, "same", np.zeros(1, np.uint8))
+            sleep(0.02)
+        assert str(mesh.lost[1]) == "worker 1 has refused this worker's connection"
+        before.close(0)
+    all_gather_bytes(b"")
+    mesh.close()
 
 
 @scenario(3)
