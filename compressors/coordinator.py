@@ -19,7 +19,7 @@ from .exchange.keys import key_of_file
 from .exchange.members.decisions import OldTable
 from .exchange.members.messages import View, Want, from_bytes, to_bytes
 from .exchange.members.server import CoordinatorFailed, CoordinatorServer, TableFile
-from .exchange.members.sockets import COORDINATOR, dealer
+from .exchange.members.sockets import COORDINATOR, dealer, send
 
 _ANSWER_S = 5.0
 
@@ -66,7 +66,7 @@ def ask_status(at: str, key: bytes, wait_s: float = _ANSWER_S) -> View:
     context = zmq.Context(io_threads=1)
     connection = dealer(context, at, key, COORDINATOR, f"status {secrets.token_hex(8)}")
     try:
-        connection.send(to_bytes(Want()).data)
+        send(connection, to_bytes(Want()).data)
         if not connection.poll(round(1000 * wait_s)):
             raise CoordinatorFailed(
                 f"no coordinator at {at} answers within {wait_s:g} s: it does not run, or has another key"

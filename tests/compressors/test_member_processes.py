@@ -4,14 +4,17 @@ import json
 import os
 import re
 import secrets
+import select
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from threading import Thread
 from time import monotonic, sleep, time
 
 import psutil
@@ -357,7 +360,8 @@ def test_strangers_are_refused(serve, capsys, caplog, tmp_path):
                 stranger.curve_serverkey = key_pair(KEY, who)[0]
                 stranger.linger = 0
                 stranger.connect(f"tcp://{address}")
-                stranger.send(b"hello")
+                with suppress(zmq.Again):  # it may be refused already, and would wait for ever
+                    stranger.send(b"hello", zmq.NOBLOCK)
                 wait_until(lambda: "does not have this run's key" in caplog.text)
         assert member.member.view is None or len(member.member.view.peers) == 1
     while (status := coordinator.ask_status(server.address, KEY, wait_s=120)).peers:
@@ -373,6 +377,45 @@ def test_a_member_with_another_key_is_told_within_seconds(serve):
         pytest.raises(MemberRefused, match=f"{server.address} closes each connection: it has another key"),
     ):
         wait_until(lambda: member.wait(0.1))
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """Forwards connections; to whoever connects while there is no server, it says so by HTTP."""
+
+    daemon_threads = True
+    forwards_to: tuple[str, int] | None = None
+
+
+class Forwarding(socketserver.BaseRequestHandler):
+    server: Proxy
+
+    def handle(self) -> None:
+        if self.server.forwards_to is None:
+            self.request.recv(100)
+            self.request.sendall(b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\n" * 4)
+            return
+        with socket.create_connection(self.server.forwards_to) as other:
+            ends = {self.request: other, other: self.request}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+
+def test_who_is_no_coordinator_is_named_and_one_that_comes_later_is_found(serve):
+    with Proxy(("127.0.0.1", 0), Forwarding) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        address, hello = f"127.0.0.1:{proxy.server_address[1]}", Hello(process="a", rules=Rules())
+        with closing(Session(address, KEY, hello, host="127.0.0.1", most_bytes=1 << 20, wait_s=60)) as member:
+            with pytest.raises(
+                MemberRefused, match=f"{address} closes each connection: .* is no coordinator"
+            ):
+                wait_until(lambda: member.wait(0.1))
+            proxy.forwards_to = sockets.address_of(serve().address)
+            wait_until(lambda: member.member.view is not None)
+        proxy.shutdown()
 
 
 def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypatch):

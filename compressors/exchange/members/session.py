@@ -176,10 +176,10 @@ class Session:
         for to, message in sends:
             data = to_bytes(message)
             if to == COORDINATOR:
-                self._coordinator.socket.send(data.data, copy=False)
+                sockets.send(self._coordinator.socket, data.data)
             elif to in self._peers and monotonic() < self._peers[to].closed_since + _REACH_S:
                 self.member.sent_bytes += data.size
-                self._peers[to].socket.send(data.data, copy=False)
+                sockets.send(self._peers[to].socket, data.data)
 
     def _connect_peers(self) -> None:
         """Connects to those that have joined, and closes the connections to those that have left."""

@@ -49,6 +49,22 @@ def dealer(
     return connection
 
 
+def send(connection: zmq.Socket[bytes], data: memoryview) -> None:
+    """Sends over a DEALER, without waiting.
+
+    ZeroMQ gives up a connection whose other end speaks another protocol, such as a proxy that answers with an
+    error. What is sent then is dropped, and the connection is made again.
+    """
+    with suppress(zmq.Again):
+        connection.send(data, zmq.NOBLOCK, copy=False)
+        return
+    endpoint = connection.get(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    address = endpoint.rstrip(b"\0").decode()
+    connection.disconnect(address)
+    connection.connect(address)
+
+
 def _endpoint(host: str, port: str) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -72,11 +88,12 @@ class Connection:
         """Notes what has happened."""
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
+            was_open = self.closed_since == float("inf")
             if event & _OPENED:
                 self.closed_since = self.refused_since = float("inf")
             else:
                 self.closed_since = min(self.closed_since, now)
-            if event & _REFUSED:
+            if event & _REFUSED or (event == zmq.EVENT_DISCONNECTED and not was_open):
                 self.refused_since = min(self.refused_since, now)
             elif event == zmq.EVENT_CLOSED:  # nobody listens
                 self.refused_since = float("inf")
