@@ -26,6 +26,7 @@ from .observe import GradientStatistics, gradient_statistics
 from .optimizer_steps import StepTracker
 from .reducers.all_reduce import AllReduce, BroughtExchange
 from .reducers.base import Options, Reducer
+from .reducers.collective import CollectiveReducer
 from .reducers.compressed import CompressedReducer
 
 _STATE_VERSION = 11
@@ -131,7 +132,8 @@ class WorkerState(StepState):
             raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._reducer: Reducer
         if isinstance(config, CompressedMethod):
-            self._reducer = CompressedReducer(config, group, parameters, self._fail, self.feedback, options)
+            reducer = CollectiveReducer if options.pattern == "collective" else CompressedReducer
+            self._reducer = reducer(config, group, parameters, self._fail, self.feedback, options)
         elif config.brings_exchange:
             self._reducer = BroughtExchange(config, group, parameters, known, self._fail)
         else:

@@ -329,13 +329,16 @@ class Compressor:
         placed = self.ops.place_all([host(array) for array in arrays])
         return [update.with_arrays(placed) for update in received]
 
-    def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor) -> None:
-        """Fills a bucket, float32 [bucket elements], with workers' updates, added in order, over a divisor.
+    def total(self, incoming: Sequence[Incoming], divisor: int, total: Tensor | None = None) -> Tensor:
+        """Workers' updates, added in order, over a divisor: float32 [bucket elements], in `total` if given.
 
         A refusal counts as zeros.
         """
+        if total is None:
+            total = torch.empty(self.shard.elements, dtype=torch.float32, device=self.ops.device)
         updates = [self._here(received) for received in incoming if not isinstance(received, NonFinite)]
         sum_all(updates, divisor, total, self.ops)
+        return total
 
 
 def _gain(residual: Tensor, gradient: Tensor) -> None:

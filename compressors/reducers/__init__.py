@@ -1,5 +1,5 @@
 """How a bucket's gradients become the same sum on every worker, with a class for each way.
 
-`AllReduce` sends whole gradients, `CompressedReducer` messages of compressed ones; `BroughtExchange`
-what a method brings.
+`AllReduce` sends whole gradients, `CompressedReducer` messages of compressed ones, `CollectiveReducer` those
+that have a fixed size; `BroughtExchange` what a method brings.
 """

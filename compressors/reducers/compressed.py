@@ -11,9 +11,8 @@ ends the rounds, `finish` has the pattern read all messages (`Compressor.read_al
 (`bucket/summing.py`), and `_count` counts the exchange.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from weakref import finalize
@@ -30,9 +29,7 @@ from ..bucket.layout import cut_parameters, shards_of
 from ..bucket.ledger import Step
 from ..errors import NonFiniteGradient
 from ..exchange.addresses import places_of
-from ..exchange.carrier import Carrier
-from ..exchange.collectives import Collectives, first_refused
-from ..exchange.exchange import Exchange
+from ..exchange.exchange import Exchange, RoundCarrier
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import downlink_method, pattern_for
@@ -47,7 +44,7 @@ from .base import Fail, Options, Reducer
 
 
 @dataclass(frozen=True)
-class _UnderWay:
+class UnderWay:
     """A bucket's exchange."""
 
     bucket: Bucket
@@ -126,11 +123,8 @@ class CompressedReducer(Reducer):
         """This worker by the device of a bucket: a model may lie on several."""
         self._readback: Readback | None = None
         """For messages of fixed size."""
-        self._carrier: Carrier | None = None
-        self._collectives: Collectives | None = None
-        self._stream: torch.cuda.Stream | None = None
-        self._unchecked: list[_UnderWay] = []
-        """By collectives, since workers agreed that everything was finite."""
+        self._carrier: RoundCarrier | None = None
+        self._close: Callable[[], object] | None = None
         self._decoder = ThreadPoolExecutor(1, "taugrad-decode")
         """Goes on with exchanges, and adds up what has arrived, beside the backward pass."""
 
@@ -145,28 +139,21 @@ class CompressedReducer(Reducer):
         }
 
     def open(self) -> None:
-        if self._carrier is not None or self._collectives is not None:
-            return
-        if self._pattern == "collective":
-            ops = ops_for(next(iter(self._parameters.values())).device, self._options.threads)
-            self._collectives, self._readback = Collectives(self._group, ops), Readback(ops)
+        if self._carrier is not None:
             return
         if self._pattern == "hierarchical":
             self._sites = self._sites or Sites.by_place(places_of(self._group))
         most_bytes = most_bytes_of(sum(parameter.numel() for parameter in self._parameters.values()))
-        self._carrier = connected(self._group, most_bytes=most_bytes, key=self._key)
-        self._close = finalize(self, self._carrier.close)
+        self._carrier = mesh = connected(self._group, most_bytes=most_bytes, key=self._key)
+        self._close = finalize(self, mesh.close)
 
     def close(self) -> None:
-        if self._carrier is not None:
+        if self._close is not None:
             self._close()
 
     def begin(self, iteration: int) -> None:
         super().begin(iteration)
         self._iteration = iteration
-        self._unchecked = []
-        if self._collectives is not None:
-            self._collectives.works = self.works
 
     def end_step(self, *, skipped: bool, stepped: Set[str]) -> None:
         for pattern in reversed(self._used):
@@ -177,8 +164,6 @@ class CompressedReducer(Reducer):
         self._used = []
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        if self._collectives is not None:
-            return self._synchronize_by_collectives(bucket, step)
         under_way = self._send(bucket, step, None if bucket.is_awaited else self._decoder.submit)
         exchange, buffer = under_way.exchange, bucket.buffer
         if exchange.pattern.compresses_at_once:
@@ -208,77 +193,11 @@ class CompressedReducer(Reducer):
             self._times.held(*exchange.go_on())
         return summed
 
-    def _synchronize_by_collectives(self, bucket: Bucket, step: Step) -> Future[Tensor]:
-        """The same on the device, in the order of a stream; under NCCL, the host does not wait for it.
-
-        Whether a gradient was not finite is known when workers agree on it, at the end of a backward pass.
-        """
-        buffer = bucket.buffer
-        summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-        with self._on_stream(buffer.device):
-            under_way = self._send(bucket, step, lambda go_on: go_on())
-            with self.reaching():
-                under_way.fill()
-            bucket.add_earlier(1.0)
-            summed.set_result(buffer)
-        self._unchecked.append(under_way)
-        if bucket.is_awaited:
-            self._check(step)
-        return summed
-
-    @contextmanager
-    def _on_stream(self, device: torch.device) -> Iterator[None]:
-        """On a GPU, the exchanges' stream, which waits for what the current one has been given."""
-        if device.type != "cuda":
-            yield
-            return
-        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self._stream):
-            yield
-
-    def on_hooks_done(self, step: Step) -> None:
-        if self._unchecked:
-            self._check(step)
-        super().on_hooks_done(step)
-
-    def _check(self, step: Step) -> None:
-        """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
-        assert self._collectives is not None
-        assert self._readback is not None
-        buckets, self._unchecked, began = self._unchecked, [], perf_counter()
-        with self._on_stream(buckets[0].bucket.buffer.device), self.reaching():
-            self._readback.fetch()
-            refused: dict[bool, list[str]] = {False: [], True: []}
-            for under_way in buckets:
-                for is_sum, ordinals in under_way.exchange.record.refused:
-                    refused[is_sum] += [under_way.names[ordinal] for ordinal in ordinals()]
-            names = list(self._parameters)
-            first = first_refused(
-                [self._collectives], self._rank, self._workers, names, refused[False], refused[True]
-            )
-        received = perf_counter()
-        if buckets[-1].bucket.is_awaited:
-            self._times.held(began, received)
-        if first is not None and self._nonfinite == "refuse":
-            raise self._fail(NonFiniteGradient(*first))
-        for under_way in buckets:
-            names, refusals = under_way.names, list[RefusedUpdate]()
-            if first is not None:
-                name, rank = first
-                under_way.bucket.buffer.zero_()
-                if name in names:
-                    refusals = [RefusedUpdate(rank, names.index(name))]
-                under_way.mark(refusals)
-                under_way.bucket.add_earlier(1.0)
-            self._count(under_way, step, refusals, received)
-
     def _send(
         self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object] | None
-    ) -> _UnderWay:
+    ) -> UnderWay:
         """Compresses a bucket, and sends the first messages; `schedule` as for `Exchange`."""
-        carrier = self._collectives or self._carrier
-        assert carrier is not None, "workers are connected before their first exchange"
+        assert self._carrier is not None, "workers are connected before their first exchange"
         pattern, places = self._pattern_of(bucket)
         shares, in_order = bucket.shares, len(pattern.shards) == 1 and places == sorted(places)
         gradients = [shares[place] for place in places]
@@ -289,21 +208,21 @@ class CompressedReducer(Reducer):
         # Unique within a step, and the same on every worker: the ordinal of the bucket's first parameter.
         tag = f"bucket {bucket.series + self._ordinals[pattern.names[-1]]}"
         started = perf_counter()
-        exchange = Exchange(pattern, gradients, self._iteration, carrier, tag, schedule)
+        exchange = Exchange(pattern, gradients, self._iteration, self._carrier, tag, schedule)
         handed_over = perf_counter()
         exchange.record.traffic.sums.elements = bucket.buffer.numel()
         step.compress_s += handed_over - started
         RECORDER.add("compress", "compute", started, handed_over, bucket.title)
         self._times.began()
-        return _UnderWay(bucket, exchange, gradients, in_order, handed_over)
+        return UnderWay(bucket, exchange, gradients, in_order, handed_over)
 
     def _count(
-        self, under_way: _UnderWay, step: Step, refusals: Sequence[RefusedUpdate], received: float
+        self, under_way: UnderWay, step: Step, refusals: Sequence[RefusedUpdate], received: float
     ) -> None:
         """Counts an exchange whose last messages were here at such a time."""
         pattern, record = under_way.exchange.pattern, under_way.exchange.record
         with self._lock:
-            if self._collectives is not None or not pattern.compresses_at_once:
+            if not pattern.compresses_at_once:
                 step.count_layers(record.layers)
             record.count(step, self.traffic)
             step.keeps_residuals |= pattern.feedback.keeps_residuals

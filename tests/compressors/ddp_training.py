@@ -29,9 +29,8 @@ from ddp import (
 from torch import Tensor, nn
 
 from taugrad.compressors import CompressionState
-from taugrad.compressors.bucket.compressor import Outgoing
+from taugrad.compressors.bucket.compressor import Compressor, Outgoing
 from taugrad.compressors.errors import CorruptMessage, WorkersDisagree
-from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.ops.array import Bytes
 from taugrad.compressors.wire import message
 
@@ -126,16 +125,16 @@ TAMPERED: dict[str, tuple[Callable[[Bytes], Bytes], str]] = {
 
 def fail_with_damage(run: Run, tamper: Callable[[Bytes], Bytes], words: str) -> None:
     """Worker 0 damages what it sends; every worker refuses it, and has its own gradient."""
-    compress = AllGather.compress
+    compress = Compressor.compress
 
-    def tampered(self: AllGather, *given: Any) -> Outgoing:
-        outgoing = compress(self, *given)
+    def tampered(self: Compressor, *given: Any, **options: Any) -> Outgoing:
+        outgoing = compress(self, *given, **options)
         return replace(outgoing, payload=tamper(outgoing.payload))
 
     if dist.get_rank() == 0:
-        AllGather.compress = tampered  # type: ignore[method-assign]
+        Compressor.compress = tampered  # type: ignore[method-assign]
     failure = failure_of(run)
-    AllGather.compress = compress  # type: ignore[method-assign]
+    Compressor.compress = compress  # type: ignore[method-assign]
     assert isinstance(failure, CorruptMessage)
     assert "the message of worker 0" in str(failure) or words.startswith("worker 0")
     assert words in str(failure)

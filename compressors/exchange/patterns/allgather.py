@@ -60,7 +60,7 @@ class AllGather(Pattern):
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
     ) -> Rounds:
         assert refused is None, "a refusal names a parameter of this bucket"
-        outgoing = self.compress(gradients, iteration, record)
+        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
         del gradients  # in a simulation, many workers wait here at the same time
         payloads: dict[int, Payload] = {self.worker.rank: outgoing.payload}
         arrived = yield Round(
@@ -78,7 +78,10 @@ class AllGather(Pattern):
     def compress(
         self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, rank: int | None = None
     ) -> Outgoing:
-        """What this worker sends to all others; given a rank, it rounds by that one's random numbers."""
+        """What this worker sends to all others in a round whose members change, which is not an `Exchange`.
+
+        Given a rank, it rounds by that one's random numbers.
+        """
         if rank is not None:
             self._all.worker = replace(self._all.worker, rank=rank)
         return self._compress(self._all, self._all.shard.of(gradients), iteration, record)
@@ -99,4 +102,5 @@ class AllGather(Pattern):
 
     def assemble(self, payloads: Payloads, total: Tensor | None = None) -> Tensor:
         # The mean is over all workers, or over the members of a round that closed with a quorum.
-        return self._sum(self._all, payloads, len(payloads) if self.reduction == "mean" else 1, total)
+        divisor = len(payloads) if self.reduction == "mean" else 1
+        return self._all.total(self._all.read_all(payloads), divisor, total)

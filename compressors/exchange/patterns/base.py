@@ -217,13 +217,6 @@ class Pattern(ABC):
         """Whether a message says that there is no update; one of fixed size never does."""
         return self.worker.readback is None and is_refusal(payload)
 
-    def _sum(self, compressor: Compressor, payloads: Payloads, divisor: int, total: Tensor | None) -> Tensor:
-        """What workers sent of a shard, added in this order, over a divisor; raises CorruptMessage."""
-        incoming = compressor.read_all(payloads)
-        total = self._empty(compressor.shard.elements) if total is None else total
-        compressor.total(incoming, divisor, total)
-        return total
-
     def _joined(
         self,
         compressors: Sequence[Compressor],
@@ -238,14 +231,12 @@ class Pattern(ABC):
             for number, compressor in enumerate(compressors)
             if not self._is_refusal(payloads[number])
         }
-        total = self._empty(self.shards[-1].stop) if total is None else total
+        if total is None:
+            total = torch.empty(self.shards[-1].stop, dtype=torch.float32, device=self.worker.ops.device)
         for number, compressor in enumerate(compressors):
             shard = compressor.shard
             compressor.total(incoming.get(number, []), divisor, total[shard.start : shard.stop])
         return total
-
-    def _empty(self, elements: int) -> Tensor:
-        return torch.empty(elements, dtype=torch.float32, device=self.worker.ops.device)
 
     # A refusal that others pass on: a message that says so, and the rank of the worker that has no update.
 

@@ -87,8 +87,9 @@ class Ring(Pattern):
                     compressor.keep(terms)
                 return partial
             began = perf_counter()
-            sums = shard.split(self._sum(compressor, {(self.worker.rank - 1) % workers: partial}, 1, None))
-            tensors = [received + gradient for received, gradient in zip(sums, terms, strict=True)]
+            received = compressor.read_all({(self.worker.rank - 1) % workers: partial})
+            sums = shard.split(compressor.total(received, 1))
+            tensors = [before + gradient for before, gradient in zip(sums, terms, strict=True)]
             record.decoding.append((began, perf_counter()))
         has_sums = partial is not None and self.nonfinite == "skip"
         outgoing = self._compress(compressor, tensors, iteration, record, terms=terms if has_sums else None)

@@ -89,12 +89,12 @@ class Sharded(Pattern):
 
     def _reduced(self, received: Payloads, iteration: int, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
-        rank, divisor = self.worker.rank, self._divisor
+        rank = self.worker.rank
         refusal = next((payload for payload in received.values() if self._is_refusal(payload)), None)
         if refusal is not None:
             return refusal
         began = perf_counter()
-        total = self._sum(self._out[rank], received, divisor, None)
+        total = self._out[rank].total(self._out[rank].read_all(received), self._divisor)
         record.decoding.append((began, perf_counter()))
         downlink = self._downlink[rank]
         outgoing = self._compress(downlink, downlink.shard.split(total), iteration, record)

@@ -1,0 +1,115 @@
+"""Messages of fixed size, exchanged by torch's collectives as the pattern sharded has them, on the device.
+
+The host waits once in a backward pass: when all buckets are on their way, workers agree whether everything
+was finite.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from ..bucket.bucket import Bucket
+from ..bucket.feedback import Feedback
+from ..bucket.ledger import Step
+from ..errors import NonFiniteGradient
+from ..exchange.collectives import Collectives, first_refused
+from ..exchange.patterns.base import RefusedUpdate
+from ..methods import CompressedMethod
+from ..ops import ops_for
+from ..ops.interface import Readback
+from .base import Fail, Options
+from .compressed import CompressedReducer, UnderWay
+
+
+class CollectiveReducer(CompressedReducer):
+    """Compression with residuals, in the order of a stream; under NCCL, the host does not wait for it.
+
+    Whether a gradient was not finite is known when workers agree on it, at the end of a backward pass.
+    """
+
+    def __init__(
+        self,
+        config: CompressedMethod,
+        group: dist.ProcessGroup,
+        parameters: Mapping[str, Tensor],
+        fail: Fail,
+        feedback: Feedback,
+        options: Options,
+    ) -> None:
+        super().__init__(config, group, parameters, fail, feedback, options)
+        ops = ops_for(next(iter(parameters.values())).device, options.threads)
+        self._carrier = self._collectives = Collectives(group, ops)
+        self._readback = Readback(ops)
+        self._stream: torch.cuda.Stream | None = None
+        self._unchecked: list[UnderWay] = []
+        """Since workers agreed that everything was finite."""
+
+    def begin(self, iteration: int) -> None:
+        super().begin(iteration)
+        self._unchecked, self._collectives.works = [], self.works
+
+    def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
+        buffer = bucket.buffer
+        summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+        with self._on_stream(buffer.device):
+            under_way = self._send(bucket, step, lambda go_on: go_on())
+            with self.reaching():
+                under_way.fill()
+            bucket.add_earlier(1.0)
+            summed.set_result(buffer)
+        self._unchecked.append(under_way)
+        if bucket.is_awaited:
+            self._check(step)
+        return summed
+
+    @contextmanager
+    def _on_stream(self, device: torch.device) -> Iterator[None]:
+        """On a GPU, the exchanges' stream, which waits for what the current one has been given."""
+        if device.type != "cuda":
+            yield
+            return
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def on_hooks_done(self, step: Step) -> None:
+        if self._unchecked:
+            self._check(step)
+        super().on_hooks_done(step)
+
+    def _check(self, step: Step) -> None:
+        """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
+        buckets, self._unchecked, began = self._unchecked, [], perf_counter()
+        with self._on_stream(buckets[0].bucket.buffer.device), self.reaching():
+            assert self._readback is not None
+            self._readback.fetch()
+            refused: dict[bool, list[str]] = {False: [], True: []}
+            for under_way in buckets:
+                for is_sum, ordinals in under_way.exchange.record.refused:
+                    refused[is_sum] += [under_way.names[ordinal] for ordinal in ordinals()]
+            names = list(self._parameters)
+            first = first_refused(
+                [self._collectives], self._rank, self._workers, names, refused[False], refused[True]
+            )
+        received = perf_counter()
+        if buckets[-1].bucket.is_awaited:
+            self._times.held(began, received)
+        if first is not None and self._nonfinite == "refuse":
+            raise self._fail(NonFiniteGradient(*first))
+        for under_way in buckets:
+            names, refusals = under_way.names, list[RefusedUpdate]()
+            if first is not None:
+                name, rank = first
+                under_way.bucket.buffer.zero_()
+                if name in names:
+                    refusals = [RefusedUpdate(rank, names.index(name))]
+                under_way.mark(refusals)
+                under_way.bucket.add_earlier(1.0)
+            step.count_layers(under_way.exchange.record.layers)
+            self._count(under_way, step, refusals, received)
