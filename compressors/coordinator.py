@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 from .exchange.keys import key_of_file
-from .exchange.members.decisions import OldTable
+from .exchange.members.decisions import OldTable, counted
 from .exchange.members.messages import View, Want, from_bytes, to_bytes
 from .exchange.members.server import CoordinatorFailed, CoordinatorServer, TableFile
 from .exchange.members.sockets import COORDINATOR, dealer, send
@@ -82,7 +82,7 @@ def ask_status(at: str, key: bytes, wait_s: float = _ANSWER_S) -> View:
 
 def described(view: View) -> str:
     """What a coordinator knows, as text."""
-    lines = [f"run {view.run}, epoch {view.epoch}: {view.last} rounds, {len(view.peers)} members"]
+    lines = [f"run {view.run}, epoch {view.epoch}: {view.last} rounds, {counted(len(view.peers))}"]
     if view.peers:
         lines.append("slot  incarnation  round  left out  sent MB  heard  at")
     for member in sorted(view.peers, key=lambda member: member.slot):

@@ -12,13 +12,14 @@ member has not sent yet goes to another one. The lines about members are marked.
 import argparse
 import os
 import signal
+import sys
 from pathlib import Path
 
 import torch
 from local_steps_script import Writer
 from torch import nn
 
-from taugrad.compressors import LocalSteps, Members
+from taugrad.compressors import LocalSteps, MemberRefused, Members
 
 
 def train(options):
@@ -46,6 +47,7 @@ def train(options):
         saved = torch.load(options.checkpoint, weights_only=True)
         optimizer.load_state_dict(saved["optimizer"])
         local.load_state_dict(saved["local"])
+        print(f"goes on from {options.checkpoint}, which has round {local.membership.round}", flush=True)
     local.join()  # new: the agreed weights, from here on
 
     notices = []
@@ -64,7 +66,7 @@ def train(options):
             save()
             member = local.membership
             print(
-                f"step {step}: loss {loss.item():.3f}, round {member.round}, {member.members} members",
+                f"step {step}: loss {loss.item():.3f}, round {member.round}, members {member.members}",
                 flush=True,
             )
         if notices:
@@ -82,4 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--every", type=int, default=16)
-    train(parser.parse_args())
+    try:
+        train(parser.parse_args())
+    except MemberRefused as refusal:  # such as of another key, or where all members are gone
+        sys.exit(str(refusal))

@@ -8,6 +8,7 @@ import select
 import signal
 import socket
 import socketserver
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -453,6 +454,16 @@ def test_a_connection_to_a_host_that_has_vanished_ends(serve):
             assert 0 < held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
 
 
+def test_a_coordinators_name_may_have_an_ipv6_address_alone(monkeypatch):
+    def resolve(host, port):
+        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with zmq.Context() as context, sockets.dealer(context, "six.test:7070", KEY, 0, "a") as connection:
+        connection.linger = 0
+        assert connection.ipv6
+
+
 def test_a_member_with_other_rules_is_told_which(serve):
     server = serve()
     with closing(session(server)) as first, closing(session(server, rules=Rules(quorum=0.7))) as other:
@@ -465,7 +476,7 @@ def test_a_member_with_other_rules_is_told_which(serve):
             wait_until(wait_for_both)
 
 
-@pytest.mark.parametrize("problem", ["in use", "damaged", "no file", "short key", "address"])
+@pytest.mark.parametrize("problem", ["in use", "damaged", "other table", "no file", "short key", "address"])
 def test_a_coordinator_says_what_it_lacks(problem, tmp_path, serve, capsys):
     state, key, listen = tmp_path / "state.db", tmp_path / "key", "127.0.0.1:0"
     key.write_bytes(KEY)
@@ -475,6 +486,10 @@ def test_a_coordinator_says_what_it_lacks(problem, tmp_path, serve, capsys):
         expected = "another coordinator runs with it"
     elif problem == "damaged":
         state.write_bytes(b"no database" * 500)
+    elif problem == "other table":
+        with closing(sqlite3.connect(state)) as database:
+            database.execute("CREATE TABLE coordinator (id INTEGER)")
+        expected = "cannot be read: no such column"
     elif problem == "no file":
         state = tmp_path / "nowhere" / "state.db"
     elif problem == "short key":

@@ -635,7 +635,7 @@ def test_the_last_one_of_too_few_is_told_and_keeps_its_last_update(coordinator):
     one = Trainee(members(coordinator, min_members=2, silent_after=2, wait=3, leave_within=0.1))
     one.step()
     local = one.local
-    with pytest.raises(MemberRefused, match="waited for 3 s: 1 members, a round needs 2"):
+    with pytest.raises(MemberRefused, match="waited for 3 s: 1 member, a round needs 2"):
         local.finish()
     assert not local.leave()
     assert local.state_dict()["rounds"]["fragments"][0]["pending"].any()
@@ -664,12 +664,14 @@ def test_a_member_that_is_thrown_out_as_it_ends_hands_in_again(server):
 
 
 def test_a_machine_whose_way_to_the_coordinator_comes_up_late_listens_where_others_reach_it(
-    coordinator, monkeypatch
+    coordinator, monkeypatch, caplog
 ):
+    monkeypatch.setattr(rounds, "QUIET_S", 0)
     found = iter([None, None, "127.0.0.1"])
     monkeypatch.setattr(rounds, "source_address", lambda host: next(found))
     make(members(coordinator))[2].join()
     assert next(found, "all") == "all"
+    assert caplog.text.count("or no way to it: waiting for one") == 1
     monkeypatch.setattr(rounds, "source_address", lambda host: None)
     with pytest.raises(MemberRefused, match=r"no address for 127\.0\.0\.1, the coordinator's host"):
         make(members(coordinator, silent_after=0.2, wait=0.1))[2].join()

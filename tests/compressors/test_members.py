@@ -107,7 +107,7 @@ def settle(world: World) -> None:
     """Checks the end of a run; where nobody has a state, all say so within their deadline."""
     if world.coordinator.table.known and not any(process.has_state for process in world.living):
         assert world.run(800, lambda: not world.living)  # one more may be let in when others have given up
-        assert all("waiting for one with the state of round" in told for told in world.deadlines_passed)
+        assert all("waiting for one whose checkpoint has" in told for told in world.deadlines_passed)
     else:
         world.settle()
 
@@ -207,7 +207,7 @@ def test_below_the_least_number_of_members_all_wait_and_say_so():
     first = world.start(1.0)
     world.run(30)
     assert world.coordinator.table.last == 0
-    assert first.member.waits_for == "1 members, a round needs 2: waiting for more"
+    assert first.member.waits_for == "1 member, a round needs 2: waiting for more"
     world.start(1.0)
     world.run(30)
     assert world.coordinator.table.last > 5

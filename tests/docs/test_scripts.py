@@ -196,7 +196,8 @@ def test_a_member_trains_in_the_light_install(light, tmp_path):
         script = fences.ROOT / "examples" / "members_script.py"
         for _ in range(2):  # the second time from its checkpoint
             said = run_light(light, 1, script, *at, *key, *few, *saved)
-        assert re.findall(r"round (\d), 1 members", said) == ["4", "5", "6"]
+        assert re.findall(r"round (\d), members 1", said) == ["4", "5", "6"]
+        assert f"goes on from {tmp_path / 'a.pt'}, which has round 3" in said
     finally:
         coordinator.kill()
         coordinator.wait()

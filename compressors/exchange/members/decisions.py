@@ -505,9 +505,14 @@ class Coordinator:
         table, active, number = self.table, self._active, self.table.last + 1
         if len(active) < rules.min_members or not active:
             self._open(now)
-            self.waiting = f"{len(active)} members, a round needs {rules.min_members}: waiting for more"
+            self.waiting = f"{counted(len(active))}, a round needs {rules.min_members}: waiting for more"
             if not active and table.known:
-                self.waiting = f"all members are gone: waiting for one with the state of round {table.known}"
+                whose = "a state" if self._accept_older else f"the state of round {table.known}"
+                older = "" if self._accept_older else "goes on from an older one with --accept-older, and "
+                self.waiting = (
+                    f"all members are gone: waiting for one whose checkpoint has {whose}; if there is none, "
+                    f"the coordinator {older}begins anew with another --state"
+                )
             return
         offers = {
             key[0]: key
@@ -640,6 +645,11 @@ class Coordinator:
             waiting=self.waiting,
             left=tuple(f"{i}: {reason}" for i, reason in list(self.left.items())[-8:]),
         )
+
+
+def counted(members: int) -> str:
+    """A number of members, in words."""
+    return f"{members} member" if members == 1 else f"{members} members"
 
 
 def _largest_held(held: Mapping[int, Collection[int]], holders: int) -> set[int]:

@@ -47,7 +47,7 @@ from .fragment import MemberFragment
 from .island import Island
 from .messages import MOST_TEXT, Hello, Rules, StateId
 from .moments import has_moments, joined, load_moments, moments_of, split
-from .session import Session
+from .session import QUIET_S, Session
 
 _DIGEST_EVERY = 16
 """Rounds after which members compare their agreed states."""
@@ -272,10 +272,14 @@ class MemberRounds(FragmentRounds):
 
     def _own_address(self) -> str:
         """This machine's address by which it reaches the coordinator, waited for: a network may come up."""
-        host, until = sockets.address_of(self._members.coordinator)[0], monotonic() + self._members.wait
+        host, began = sockets.address_of(self._members.coordinator)[0], monotonic()
+        logs_at, problem = began + QUIET_S, f"no address for {host}, the coordinator's host, or no way to it"
         while (address := source_address(host)) is None:
-            if monotonic() > until:
-                raise MemberRefused(f"no address for {host}, the coordinator's host, or no way to it")
+            if monotonic() > began + self._members.wait:
+                raise MemberRefused(problem)
+            if monotonic() > logs_at:
+                logs_at = inf
+                log.warning("%s: waiting for one", problem)
             sleep(_POLL_S)
             self._pulse()
         return address

@@ -52,11 +52,11 @@ class TableFile:
 
     def read(self) -> Table:
         """The table, or a new one; raises CoordinatorFailed if it cannot be read."""
-        row = self._database.execute("SELECT state FROM coordinator").fetchone()
-        if row is None:
-            return Table(run=secrets.token_hex(8))
         try:
-            return Table.model_validate_json(row[0])
+            row = self._database.execute("SELECT state FROM coordinator").fetchone()
+            return Table(run=secrets.token_hex(8)) if row is None else Table.model_validate_json(row[0])
+        except sqlite3.Error as problem:
+            raise CoordinatorFailed(f"the state file {self._path} cannot be read: {problem}") from None
         except ValidationError as problem:
             first = problem.errors()[0]
             where = ".".join(map(str, first["loc"]))

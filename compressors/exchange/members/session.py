@@ -17,7 +17,7 @@ from . import sockets
 from .member import COORDINATOR, Member, Sends, Step
 from .messages import Chunk, Hello, Want, from_bytes, to_bytes
 
-_QUIET_S = 5.0
+QUIET_S = 5.0
 """What is waited for is told after so long."""
 _REFUSED_S = 3.0
 """Who closes each connection for so long will not take one: one that is just started takes less."""
@@ -141,7 +141,7 @@ class Session:
         self._send(self.member.tick(monotonic()))
         waits_for, now = self.member.waits_for, monotonic()
         if waits_for != self._waits_for:
-            self._waits_for, self._logs_at = waits_for, now + _QUIET_S
+            self._waits_for, self._logs_at = waits_for, now + QUIET_S
         elif waits_for and now > self._logs_at:
             self._logs_at = float("inf")
             log.warning("%s", waits_for)

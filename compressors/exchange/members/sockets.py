@@ -5,6 +5,7 @@ and logged. Everything is encrypted.
 """
 
 import logging
+import socket
 from contextlib import suppress
 
 import zmq
@@ -44,7 +45,7 @@ def dealer(
     connection.curve_publickey, connection.curve_secretkey = key_pair(key, MEMBER)
     connection.curve_serverkey = key_pair(key, listener)[0]
     connection.identity = identity.encode()
-    connection.ipv6 = ":" in host
+    connection.ipv6 = ":" in host or _has_no_ipv4_address(host)
     connection.connect(_endpoint(host, str(port)))
     return connection
 
@@ -63,6 +64,13 @@ def send(connection: zmq.Socket[bytes], data: memoryview) -> None:
     address = endpoint.rstrip(b"\0").decode()
     connection.disconnect(address)
     connection.connect(address)
+
+
+def _has_no_ipv4_address(host: str) -> bool:
+    """Whether a name has addresses, and all are of IPv6: ZeroMQ looks for those of one family."""
+    with suppress(OSError):
+        return all(family == socket.AF_INET6 for family, *_ in socket.getaddrinfo(host, None))
+    return False
 
 
 def _endpoint(host: str, port: str) -> str:
