@@ -11,6 +11,7 @@ actor_rollout_ref:
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -98,7 +99,11 @@ class TaugradCheckpointEngine(CheckpointEngine):
         """Reads on; the number, or -1 for none."""
         store = Store(self._place)
         if not self._weights:
-            for name in [name for name in store.files() if name.endswith(".safetensors")][-1:]:
-                self._weights = load(store.read(name))
+            files = store.files().items()
+            with suppress(FileNotFoundError):  # the writer keeps newer ones only
+                for name in [name for name, file in files if name.endswith(".safetensors") and file.size][
+                    -1:
+                ]:
+                    self._weights = load(store.read(name))
         number = self._reader.update(self._weights) if self._weights else None
         return -1 if number is None else number

@@ -65,7 +65,7 @@ class VllmServer:
         newest = complete(files).newest
         if newest is None:
             raise FileNotFoundError(f"nothing is published in {self._store.place}")
-        said = self._call("GET", "weight_info")["weight_version"]
+        said = self._call("GET", "weight_info", answers="weight_version")
         is_new = said != self._version
         is_replaced = not is_new and self._is_replaced(files, newest)
         if not is_new and self._number == newest and not is_replaced:
@@ -100,9 +100,9 @@ class VllmServer:
 
     def _served(self) -> tuple[int | None, str, int | None]:
         """See `EngineReader`: number and digest of what runs, and up to which number it has fetched."""
-        if (served := self._call("POST", "collective_rpc", _SERVED)["results"][0]) is None:
+        if (served := self._call("POST", "collective_rpc", _SERVED, "results")[0]) is None:
             self._call("POST", "init_weight_transfer_engine", {"init_info": self._init_info})
-            served = self._call("POST", "collective_rpc", _SERVED)["results"][0]
+            served = self._call("POST", "collective_rpc", _SERVED, "results")[0]
         number, digest, fetched = served
         return number, digest, fetched
 
@@ -146,18 +146,28 @@ class VllmServer:
         )
         return bool(before) and not before & now
 
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
+    def _call(self, method: str, path: str, body: Any = None, answers: str = "") -> Any:
+        """Returns what a route answers, or one field of it; raises OSError."""
         data = json.dumps(body or {}).encode() if method == "POST" else None
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self._url}/{path}", data, headers, method=method)
         with urllib.request.urlopen(request, timeout=600) as response:
-            return json.load(response)
+            text = response.read()
+        try:
+            answer = json.loads(text)
+            return answer[answers] if answers else answer
+        except (ValueError, LookupError, TypeError):
+            said = text[:100].decode(errors="replace")
+            raise OSError(f"no vLLM server answers there: /{path} says {said!r}") from None
 
 
 def reason(problem: Exception) -> str:
-    """What went wrong, with what the server said about it."""
-    said = problem.read().decode()[:1000] if isinstance(problem, urllib.error.HTTPError) else ""
-    return f"{problem} {said}".strip()
+    """What went wrong, with the beginning of what the server, or a proxy, said about it."""
+    said = b""
+    if isinstance(problem, urllib.error.HTTPError):
+        with suppress(Exception):  # it may be cut off; and a slow one is not waited for
+            said = problem.read1(1000)
+    return f"{problem} {said.decode(errors='replace')}".strip()
 
 
 def main() -> None:

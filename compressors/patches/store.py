@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from logging import getLogger
 from pathlib import Path
@@ -25,6 +25,7 @@ BEAT_S = 10.0
 STALE_S = 60.0
 """Seconds without one after which a writer on another machine counts as dead."""
 NAME = re.compile(r"(\d{10})(?:\.(\d+)of(\d+))?\.(patch|safetensors)")
+_KEY = re.compile("[0-9a-f]{16}")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What `os.link` says where a folder has no hard links."""
 _CHANGES = ("mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag", "ino")
@@ -56,7 +57,7 @@ class Store:
             system, self._folder = FileSystem.from_uri(self.place)
             self._system, self._transacts = ArrowFSWrapper(system), False
         self._local = isinstance(self._system, LocalFileSystem)
-        self.key = secrets.token_hex(8)
+        self.key = secrets.token_hex(8)  # as _KEY says
         self.part = f"{self.key}.part"
         """The file that is written to before it has its name, in a folder."""
 
@@ -151,7 +152,7 @@ class Lease:
         """Takes a store's place; waits for a sign of life of a writer that another machine has left.
 
         Raises:
-            FileExistsError: another writer lives, and `take_over` is not set.
+            FileExistsError: another writer lives, or may live, and `take_over` is not set.
         """
         # A store of its own, whose files do not join the other one's transactions.
         self._store, self._name = Store(store.place), f"writer-{rank}.json"
@@ -163,20 +164,21 @@ class Lease:
         with suppress(FileNotFoundError):
             data = self._store.read(self._name)
             if data:  # not of one that was killed while it took the place
-                other = json.loads(data)
-                who = f"{self._store.place} is written by process {other['pid']} on {other['host']}"
-                if not take_over and self._is_alive(data, who):
-                    way = f"take_over=True takes its place, or remove {self._name} there"
-                    raise FileExistsError(f"{who}; if that one is gone, {way}")
-                self._store.remove(f"{other['key']}.part")
+                other, way = _holder(data), f"take_over=True takes its place, or remove {self._name} there"
+                if other is None and not take_over:
+                    raise FileExistsError(f"{self._store.place}: {self._name} is damaged; {way}")
+                if other is not None:
+                    who = f"{self._store.place} is written by process {other['pid']} on {other['host']}"
+                    if not take_over and self._is_alive(data, other, who):
+                        raise FileExistsError(f"{who}; if that one is gone, {way}")
+                    self._store.remove(f"{other['key']}.part")
             self._store.remove(self._name)
         self._store.write(self._name, [self._data])
         self._store.overwrite(self._beat, str(time.time()).encode())
         threading.Thread(target=self._keep, name="taugrad-lease", daemon=True).start()
 
-    def _is_alive(self, data: bytes, who: str) -> bool:
+    def _is_alive(self, data: bytes, other: Mapping[str, Any], who: str) -> bool:
         """Whether another writer lives: its process runs here, or it gives a sign of life elsewhere."""
-        other = json.loads(data)
         if {key: other.get(key) for key in self._here} == self._here:
             try:
                 process = psutil.Process(other["pid"])
@@ -184,7 +186,9 @@ class Lease:
             except psutil.NoSuchProcess:
                 return False
         beat = self._last_beat()
-        age = time.time() - float(beat) if beat else 0.0
+        age = 0.0
+        with suppress(ValueError):  # there is none, or it is damaged
+            age = time.time() - float(beat)
         wait_s = max(1.5 * BEAT_S, STALE_S - max(age, 0.0))  # clocks may differ: a new sign says more
         log.warning("%s: waits %.0f s at most for a sign of life", who, wait_s)
         end = time.monotonic() + wait_s
@@ -222,6 +226,21 @@ class Lease:
         if self.held():
             self._store.remove(self._name)
             self._store.remove(self._beat)
+
+
+def _holder(data: bytes) -> dict[str, Any] | None:
+    """What the file of a lease, untrusted, says about its writer; None if it is no such file."""
+    with suppress(ValueError, RecursionError):
+        holder = json.loads(data)
+        if (
+            isinstance(holder, dict)
+            and holder.keys() >= {"host", "space", "pid", "began", "key"}
+            and type(holder["pid"]) is int
+            and 0 < holder["pid"] < 2**31
+            and _KEY.fullmatch(str(holder["key"]))  # it is part of a path
+        ):
+            return holder
+    return None
 
 
 def _began(process: psutil.Process) -> str | float:

@@ -155,7 +155,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
                 return what it returned.
 
         Raises:
-            FileExistsError: another writer has taken the place over.
+            FileExistsError: another writer has taken the place over, or somebody has emptied it.
             OSError: it could not be written. The stream is as it was before, or without the snapshot that was
                 due: the next call writes one. So it is whatever else fails here, on any rank.
             PatchMismatch: the weights are not of the same model as before.
@@ -212,7 +212,8 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
     def _read(self, weights: Weights) -> dict[str, Entry]:
         """Reads weights, while the place is ours."""
         if not self._lease.held():
-            raise FileExistsError(f"{self._store.place}: another writer has taken it over")
+            lost = "another writer has taken it over, or the file that says whose it is was removed"
+            raise FileExistsError(f"{self._store.place}: {lost}")
         if self._last is None:  # a number that failed may have left a file
             self.number = max(self.number, self._newest())
         return entries_of(weights)
@@ -437,6 +438,8 @@ def listing(place: str | os.PathLike[str]) -> Iterator[str]:
             about = summary_of(store, [name], {name: file})
             share = f"{about.changed:.3%}" if name.endswith(".patch") else ""
             text = f"{share:>10}  {about.stream:016x}  {about.digest:016x}"
+        except FileNotFoundError:  # removed since
+            continue
         except CorruptMessage as problem:
             text = f"{'':>10}  damaged: {problem}"
         yield f"{number_of(name):>10}  {name[11:]:<12}{file.size:>14,}{text}"

@@ -230,7 +230,7 @@ def test_a_second_writer_is_refused(tmp_path: Path, bucket: None) -> None:
             PatchWriter(place)
         second = PatchWriter(place, take_over=True)
         assert second.write(weights).number == 1
-        with pytest.raises(FileExistsError, match="another writer has taken it over"):
+        with pytest.raises(FileExistsError, match="another writer has taken it over, or the file"):
             first.write(weights)
         first.close()
         second.close()
@@ -292,6 +292,42 @@ def test_a_clock_that_is_set_kills_no_writer(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(psutil.Process, "create_time", lambda _: began + 100)
         with pytest.raises(FileExistsError, match="is written by process"):
             PatchWriter(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["xx", "[]", "{}", json.dumps(dict.fromkeys(("host", "space", "began", "pid"), 1) | {"key": "../x"})],
+)
+def test_a_damaged_file_of_a_writer_is_named_and_nothing_else_is_removed(damage: str, tmp_path: Path) -> None:
+    place, other = tmp_path / "stream", tmp_path / "x.part"
+    place.mkdir()
+    other.touch()
+    (place / "writer-0.json").write_text(damage)
+    with pytest.raises(FileExistsError, match=r"writer-0\.json is damaged; take_over=True takes its place"):
+        PatchWriter(place)
+    with PatchWriter(place, take_over=True) as writer:
+        assert writer.write(model()).number == 0
+    assert other.exists()
+
+
+def test_a_listing_leaves_out_what_vanishes_and_says_where_there_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with PatchWriter(tmp_path) as writer:
+        for _ in range(2):
+            writer.write(model())
+    lines = listing(tmp_path)
+    assert "number" in next(lines)
+    assert " 0 " in next(lines)
+    (tmp_path / "0000000001.patch").unlink()
+    assert not list(lines)
+    for place, said in (
+        (tmp_path / "nowhere", "nothing is published there"),
+        ("no://x", "Protocol not known"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["patches", "show", str(place)])
+        with pytest.raises(SystemExit, match=f"{place}: {said}"):
+            program.main()
 
 
 def test_the_place_of_a_writer_that_was_killed_while_it_took_it(tmp_path: Path) -> None:

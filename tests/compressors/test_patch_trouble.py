@@ -378,6 +378,7 @@ def test_the_place_of_a_writer_on_another_host(tmp_path: Path, monkeypatch: pyte
     ):
         PatchWriter(tmp_path)  # which sees a sign of life
     first._lease._ended.set()  # as if it had been killed
+    (tmp_path / "writer-0.alive").write_text("damaged")
     with PatchWriter(tmp_path) as second:
         assert second.write(weights(1)).number == 1
         with pytest.raises(FileExistsError, match="has taken it over"):

@@ -1,6 +1,7 @@
 """The process beside a vLLM server, against a server that has the same routes and rules."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -191,6 +192,45 @@ def test_what_a_follower_has_left_that_was_killed(server: Server, tmp_path: Path
             assert server.number == 2 * number
 
 
+@in_turn(
+    ("status", "body", "size", "said"),
+    [
+        (502, "<h1>Passerelle non trouvée</h1>".encode("latin-1"), 0, "502: Bad Gateway .*trouv\ufffde"),
+        (502, b"<h1>Bad", 10**6, "502: Bad Gateway <h1>Bad"),  # and nothing follows
+        (200, b"<h1>Log in</h1>", 0, "no vLLM server answers there: /resume says '<h1>Log in</h1>'"),
+        (200, b"{}", 0, "no vLLM server answers there: /weight_info says '{}'"),
+    ],
+)
+def test_what_a_proxy_answers_is_said(status: int, body: bytes, size: int, said: str, tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(size or len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            if size:
+                ended.wait()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with PatchWriter(tmp_path) as writer:
+        writer.write({"weight": torch.ones(9)})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        with pytest.raises(OSError, match=r"502|no vLLM server") as problem:
+            VllmServer(f"http://127.0.0.1:{proxy.server_port}", str(tmp_path)).follow()
+        assert re.search(said, reason(problem.value))
+        ended.set()
+        proxy.shutdown()
+
+
 @in_turn("route", ["pause?mode=wait", "update_weights"])
 def test_a_server_that_does_not_answer_is_left_as_before(
     route: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,8 +241,8 @@ def test_a_server_that_does_not_answer_is_left_as_before(
         writer.write({"weight": torch.ones(9)})
     call = VllmServer._call
 
-    def cut_off(self: VllmServer, method: str, path: str, body: Any = None) -> Any:
-        result = call(self, method, path, body)
+    def cut_off(self: VllmServer, method: str, path: str, *body: Any, **answers: Any) -> Any:
+        result = call(self, method, path, *body, **answers)
         if path == route:
             raise TimeoutError("timed out")
         return result
