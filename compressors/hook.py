@@ -195,7 +195,9 @@ class CompressionState(WorkerState):
         names = self._names_in(bucket)
         # What was exchanged before is not exchanged again; averaging identical values is a no-op.
         is_noop = self._reducer.averages and self.gradient_scale == 1
-        earlier = {} if is_noop else self._accumulated.copies(names)
+        orders = self.feedback.orders  # not those of `GradBucket.gradients`, which has all rows in a row
+        copies = {} if is_noop else self._accumulated.copies(names)
+        earlier = {name: orders[name].flat(_real(copy)) for name, copy in copies.items()}
         if earlier and not bucket.buffer().any():
             earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
         sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()

@@ -23,7 +23,8 @@ class Bucket:
     is_awaited: bool = False
     """Whether the thread that brings it has nothing left to do but to wait for the result."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
-    """By parameter, what an earlier pass has exchanged; it is not in the buffer."""
+    """By parameter, what an earlier pass has exchanged, as it would lie in the buffer, [size]; it is not in
+    the buffer."""
     scale: float | None = None
     """Scale of a loss's scaler, by which gradients were divided: the result is multiplied by it."""
     ddp: GradBucket | None = None
@@ -43,19 +44,10 @@ class Bucket:
 
     def add_earlier(self, times: float) -> None:
         """Adds so many times what an earlier pass has exchanged to the buffer."""
-        if not self.earlier or self.ddp is None:
-            return
-        # DDP lays a complex gradient out as real numbers, but gives it the shape of the complex one.
-        for name, parameter, share, gradient in zip(
-            self.names, self.ddp.parameters(), self.shares, self.ddp.gradients(), strict=True
-        ):
+        for name, share in zip(self.names, self.shares, strict=True) if self.earlier else ():
             earlier = self.earlier.get(name)
             if earlier is None:
                 continue
             if earlier.is_cuda:  # a callback runs on a stream of its own
                 earlier.record_stream(torch.cuda.current_stream(earlier.device))
-            if parameter.is_complex():
-                whole = torch.view_as_complex(share.view(-1, 2))
-                whole.as_strided(parameter.size(), parameter.stride()).add_(earlier, alpha=times)
-            else:
-                gradient.add_(earlier, alpha=times)
+            share.add_(earlier, alpha=times)

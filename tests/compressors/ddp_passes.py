@@ -22,6 +22,7 @@ from ddp import (
     refusal,
     scenario,
 )
+from ddp_models import Given, given
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -121,6 +122,18 @@ def only_what_is_new_in_a_pass_is_scaled_and_exchanged(case: tuple[str, str, str
     totals = run.state.totals
     assert totals.steps == SEQUENCES[sequence]
     assert totals.elements == totals.sent == ELEMENTS * sequence.split().count("x")
+
+
+@scenario(2)
+def what_an_earlier_pass_exchanged_is_found_however_weights_lie_in_memory() -> None:
+    for how in ("rows", "last"):
+        results = []
+        for line, scale in ((None, 1.0), ("wgt(1e-30)", 1024.0)):
+            model = Given()
+            model.lie(how)
+            run = Run(line, model=model, loss=lambda model, rank, step: model(given(rank, step)))
+            results.append(passes(run, "x x", scale))
+        assert_close(*results)
 
 
 @scenario(2)
