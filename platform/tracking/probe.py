@@ -9,6 +9,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,10 +41,14 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
     uri = tracking_uri()
     probe(uri, writes=writes)
     import mlflow.tracking  # noqa: F401, PLC0415 - takes seconds, which are not the store's
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
     def ask() -> "MlflowClient":
         client = open_client(uri)
-        client.search_experiments(max_results=1)
+        if not client.search_experiments(max_results=1):  # there is none, or what answers is no MLflow server
+            with suppress(MlflowException):
+                if not client.get_experiment("0").experiment_id:
+                    raise ValueError("what answers there is no MLflow server")
         return client
 
     try:

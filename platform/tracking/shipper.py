@@ -41,8 +41,10 @@ class Shipper:
         self, client: "MlflowClient", run_id: str, notify: Callable[[str], None], reported: set[str]
     ) -> None:
         self._client, self._run_id, self._notify, self._reported = client, run_id, notify, reported
-        metrics = client.get_run(run_id).data.to_proto().metrics
-        self._stored = {metric.key: int(metric.step) for metric in metrics}
+        run = client.get_run(run_id)
+        if run.info.run_id != run_id:  # an empty answer, such as a proxy's, is read as a run without a name
+            raise ConnectionError("what answers there is no MLflow server")
+        self._stored = {metric.key: int(metric.step) for metric in run.data.to_proto().metrics}
 
     def ship(self, records: Iterable[Record]) -> int:
         """Sends records; returns how many metrics were new, and accepted.

@@ -43,6 +43,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.calls: list[list[Metric]] = []
         self.asked = 0
+        self.run_id = ""
         self.before: Callable[[Sequence[Metric]], None] = lambda metrics: None
         self.after: Callable[[Sequence[Metric]], None] = lambda metrics: None
 
@@ -51,7 +52,8 @@ class FakeStore:
         self.before(())
         last = {metric.key: metric for call in self.calls for metric in call}
         proto = SimpleNamespace(metrics=list(last.values()))
-        return SimpleNamespace(data=SimpleNamespace(to_proto=lambda: proto))
+        data = SimpleNamespace(to_proto=lambda: proto)
+        return SimpleNamespace(info=SimpleNamespace(run_id=self.run_id or run_id), data=data)
 
     def log_batch(self, run_id: str, metrics: Sequence[Metric] = ()) -> None:
         self.before(metrics)
@@ -144,6 +146,12 @@ def test_a_store_that_refuses_nan_gets_everything_else_with_one_notice(fake):
     records = [record(step, loss=math.nan if step >= 20 else step, tau=1.0) for step in range(40)]
     count, told = ship(fake, "run", [*records, record(40, loss=math.inf)])
     assert (count, len(fake.accepted), len(told)) == (60, 60, 1)
+
+
+def test_what_answers_without_the_run_is_no_store(fake):
+    fake.run_id = "another"
+    with pytest.raises(ConnectionError, match="no MLflow server"):
+        Shipper(fake, "one", print, set())
 
 
 def test_a_store_that_refuses_everything_loses_nothing(fake):

@@ -20,6 +20,7 @@ from taugrad.platform.spec import SpecError
 from taugrad.platform.spec.reading import read_spec
 
 TOKEN = "0123456789abcdef"
+VERSION = '{"version": "4", "ray_version": "2.60.0"}'
 
 
 class Head(grpc.GenericRpcHandler):
@@ -58,7 +59,7 @@ def token_in(asked: str) -> str | None:
 def job_server():
     """A cluster's job server that wants the token."""
     said = {None: "401 Unauthorized", TOKEN: "200 OK"}
-    with answering(lambda asked: http(said.get(token_in(asked), "403 Forbidden"))) as address:
+    with answering(lambda asked: http(said.get(token_in(asked), "403 Forbidden"), VERSION)) as address:
         yield address
 
 
@@ -127,10 +128,16 @@ def test_a_cluster_that_wants_a_token_says_what_helps(no_token, job_server, monk
             assert refused(address, ask).endswith(f"{wanted}, and {copy}")
 
 
+@pytest.mark.parametrize("body", ["", "{}", "[]", "<h1>Log in</h1>"])
+def test_a_page_of_something_else_is_no_job_server(body):
+    with answering(lambda _: http("200 OK", body)) as address:
+        assert refused(address, check_job_server) == f"what answers there is not a Ray cluster: {body!r}"
+
+
 def test_a_token_is_sent_on_request_only(no_token, monkeypatch):
     no_token.write_text(TOKEN)
     given = []
-    with answering(lambda asked: given.append(token_in(asked)) or http("200 OK")) as address:
+    with answering(lambda asked: given.append(token_in(asked)) or http("200 OK", VERSION)) as address:
         check_job_server(address)
         assert given == [None]
         assert "RAY_AUTH_MODE" not in os.environ

@@ -30,6 +30,7 @@ def test_the_private_names_that_are_used_are_in_this_version_of_ray():
         (ray_internals.utils, "get_dashboard_dependency_error", set()),
         (ray_internals.parameter, "RayParams", {"no_monitor", "include_log_monitor"}),
         (ray_internals.node.Node, "start_api_server", {"self"}),
+        (ray_internals.JobSubmissionClient, "_do_request", {"self", "method", "endpoint", "kwargs"}),
         (trainer, "_register_sigint_handler", {"self", "controller"}),
         (trainer, "_create_default_callbacks", {"self"}),
         (trainer, "_initialize_and_run_controller", {"self"}),

@@ -1,6 +1,7 @@
 """What leaves this folder with a job, as Ray packs it; nothing is uploaded."""
 
 import logging
+import socket
 from types import SimpleNamespace
 from zipfile import ZipFile
 
@@ -51,6 +52,16 @@ def test_a_users_folder_stays_as_it_is(folder):
     assert (folder / RUNS / ".gitignore").read_text() == "!figures"
     (folder / "file").touch()
     output_folder(folder / "file" / "runs")  # whoever writes there says what is wrong
+
+
+def test_a_job_server_that_hangs_is_not_waited_for(folder, monkeypatch, capsys):
+    monkeypatch.setattr("taugrad.platform.launching.driver.ray_internals.CALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert submitting._submit(address, "taugrad train spec.yaml", {}) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"taugrad: {address} did not accept the job: ")
+    assert "timed out" in line
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_a_silent_server_costs_seconds_and_no_import_of_mlflow(own_folder, silen
         (http("401 Unauthorized", "who?"), "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
         (http("200 OK", "<html>A page</html>"), "cannot be used: "),
         (http("404 Not Found", "<html>A page</html>"), "cannot be used: "),
+        (http("200 OK", "{}"), "cannot be used: what answers there is no MLflow server"),
+        (http("200 OK"), "cannot be used: what answers there is no MLflow server"),
     ],
 )
 def test_what_is_no_store_is_refused(said, reason, own_folder, monkeypatch):

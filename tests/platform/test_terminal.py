@@ -85,11 +85,49 @@ def test_a_log_that_breaks_off_goes_on_while_the_job_runs(monkeypatch, capsys):
     assert capsys.readouterr().out == "epoch 1/2\nepoch 2/2\n"
 
 
-def test_a_cluster_that_is_gone_is_said(capsys):
+def test_a_log_of_which_nothing_comes_is_asked_for_again(monkeypatch, capsys):
+    """As over a gateway that has forgotten the connection."""
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._AGAIN_S", 0)
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._QUIET_S", 0.05)
+    client, tail = Interrupted(), Interrupted.tail_job_logs
+
+    async def forgotten(job: str) -> AsyncIterator[str]:
+        try:
+            async for line in tail(client, job):
+                yield line
+        except RuntimeError:
+            await asyncio.sleep(60)
+
+    client.tail_job_logs = forgotten
+    assert follow(client, "j1", ADDRESS) == 3
+    assert capsys.readouterr().out == "epoch 1/2\nepoch 2/2\n"
+
+
+def test_a_cluster_that_is_away_for_a_moment_is_asked_again(monkeypatch, capsys):
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._AGAIN_S", 0)
+    client, told = Interrupted(), Interrupted.get_job_info
+    problems = [RuntimeError("502 Bad Gateway"), TimeoutError("timed out")]
+
+    def info(job: str) -> SimpleNamespace:
+        if problems:
+            raise problems.pop()
+        return told(client, job)
+
+    client.get_job_info = info
+    client.left[:0] = ["", ""]
+    assert follow(client, "j1", ADDRESS) == 3
+    assert not problems
+    assert capsys.readouterr().out == "epoch 1/2\nepoch 2/2\n"
+
+
+def test_a_cluster_that_is_gone_is_said(monkeypatch, capsys):
+    monkeypatch.setattr("taugrad.platform.launching.driver.submit._LOST_S", 0)
     client = Interrupted()
     client.get_job_info = lambda _: (_ for _ in ()).throw(RuntimeError("connection refused"))
     assert follow(client, "j1", ADDRESS) == 1
-    assert "job j1: the cluster does not answer any more: connection refused" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "job j1: the cluster does not answer any more: connection refused" in said
+    assert f"job j1: it may go on; continue with: ray job logs --follow --address {ADDRESS} j1" in said
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,6 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -89,15 +90,20 @@ def check_job_server(address: str) -> None:
         raise SpecError(source, _token_problem())
     if code != _OK:
         raise SpecError(source, f"what answers there is not a Ray cluster ({code} {reason})")
+    if reason:
+        raise SpecError(source, f"what answers there is not a Ray cluster: {reason}")
 
 
 def _status(address: str, token: str) -> tuple[int, str]:
-    """What a job server answers: a code of HTTP, and its words."""
+    """What a job server answers: a code of HTTP, and its words; of one that is not Ray's, what it says."""
     try:
-        in_time(_ANSWER_S, lambda: _read(_request(f"{address.rstrip('/')}/api/version", token)))
+        said = in_time(_ANSWER_S, lambda: _read(_request(f"{address.rstrip('/')}/api/version", token)))
     except urllib.error.HTTPError as error:
-        return error.code, error.reason
-    return _OK, ""
+        return error.code, " ".join(str(error.reason).split())
+    with suppress(ValueError, LookupError, TypeError):
+        if json.loads(said)["ray_version"]:
+            return _OK, ""
+    return _OK, repr(said[:100].decode(errors="replace"))
 
 
 def is_this_machine(address: str) -> bool:

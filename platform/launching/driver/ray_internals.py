@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray._private import node, parameter, services, utils
+from ray.job_submission import JobSubmissionClient
 
 # TorchTrainer is this one with a process group, which the workers make themselves (see `process_group`): its
 # import alone has the controller, a process that trains nothing, load torch.
@@ -26,10 +27,19 @@ from .failure import run_failed
 
 TRIED_WITH = "2.60"
 """The version of Ray."""
+CALL_S = 60.0
+"""For which a job server may send nothing of an answer."""
 _OTHERS = 3
 """Actors of a run beside its workers: `RunStatus`, Ray Train's controller, and one that synchronizes them."""
 _AHEAD = re.compile(r"^(--(?:num_prestart_python_workers|maximum_startup_concurrency)=)\d+$")
 _CLEANER, _DATASETS = "PlacementGroupCleanerCallback", "DatasetsCallback"
+
+
+class JobClient(JobSubmissionClient):
+    """A job server's client whose requests do not wait for ever."""
+
+    def _do_request(self, method: str, endpoint: str, **arguments: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": CALL_S, **arguments})
 
 
 class _Restarts(DefaultFailurePolicy):

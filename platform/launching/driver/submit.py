@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import shlex
 import sys
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 _STARTING_S = 30.0
 _AGAIN_S = 1.0
 """Seconds until a log that broke off is asked for again."""
+_QUIET_S = 60.0
+"""A log that says nothing for so long is asked for again: a gateway on the way may have forgotten its
+connection, and told nobody."""
+_LOST_S = 60.0
+"""Seconds in which a cluster may answer again."""
 _NEVER_SHIPPED = [".git", ".ray", ".venv", "mlruns", "mlflow.db*", RUNS, "**/__pycache__"]
 
 
@@ -67,12 +73,13 @@ def _submit(address: str, entrypoint: str, runtime_env: Mapping[str, object]) ->
     # We leave .git and .venv out ourselves; Ray warns that it does, too.
     os.environ.setdefault("RAY_OVERRIDE_RUNTIME_ENV_DEFAULT_EXCLUDES", "")
     from ray.exceptions import RayError  # noqa: PLC0415 - takes seconds
-    from ray.job_submission import JobSubmissionClient  # noqa: PLC0415
+
+    from .ray_internals import JobClient  # noqa: PLC0415
 
     for noisy in ("ray", "ray.dashboard.modules.job.sdk"):  # every .gitignore several times; closed sockets
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        client = JobSubmissionClient(address)
+        client = JobClient(address)
         job_id = _submitted(client, entrypoint, runtime_env)
     except (OSError, RuntimeError, ValueError, RayError) as error:
         reason = " ".join(str(error).split())
@@ -106,7 +113,8 @@ def _submitted(client: "JobSubmissionClient", entrypoint: str, runtime_env: Mapp
 def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     """Prints a job's log until the job ends. At Ctrl-C the job goes on, and two lines say how to go on, too.
 
-    A log that breaks off before, such as by a proxy's time-out, is asked for again.
+    A log that breaks off before, such as by a proxy's time-out, is asked for again, and so is a cluster that
+    does not answer, for a minute.
 
     Returns the job's exit code; 1 when the cluster does not answer any more, 130 after Ctrl-C.
     """
@@ -119,13 +127,19 @@ def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
     async def print_log() -> None:
         nonlocal printed
         begins = 0  # each stream has the whole log
-        async for text in client.tail_job_logs(job_id):
+        log = client.tail_job_logs(job_id)
+        while (text := await asyncio.wait_for(anext(log, None), _QUIET_S)) is not None:
             print(text[max(0, printed - begins) :], end="", flush=True)
             begins += len(text)
             printed = max(printed, begins)
 
+    mode = "RAY_AUTH_MODE=token " if sent_token() else ""
+    see, stop = (
+        mode + shlex.join(["ray", "job", *words, "--address", address, job_id])
+        for words in (["logs", "--follow"], ["stop"])
+    )
     try:
-        ended = False
+        ended, silent_since = False, math.inf
         while True:
             try:
                 asyncio.run(print_log())
@@ -134,17 +148,18 @@ def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
                 raise  # nobody reads what is printed
             except (ClientError, OSError, RuntimeError):
                 is_whole = ended  # if the cluster is away, the next call says so
-            info = client.get_job_info(job_id)
-            ended = info.status.is_terminal()
-            if ended and is_whole:
-                break
+            try:
+                info = client.get_job_info(job_id)
+            except (OSError, RuntimeError, RayError):
+                silent_since = min(silent_since, time.monotonic())
+                if time.monotonic() >= silent_since + _LOST_S:
+                    raise
+            else:
+                silent_since, ended = math.inf, info.status.is_terminal()
+                if ended and is_whole:
+                    break
             time.sleep(_AGAIN_S)
     except KeyboardInterrupt:
-        mode = "RAY_AUTH_MODE=token " if sent_token() else ""
-        see, stop = (
-            mode + shlex.join(["ray", "job", *words, "--address", address, job_id])
-            for words in (["logs", "--follow"], ["stop"])
-        )
         print(f"job {job_id}: interrupted; continue with: {see}", file=sys.stderr)
         print(f"job {job_id}: goes on; to stop it: {stop}", file=sys.stderr)
         return INTERRUPTED
@@ -152,6 +167,7 @@ def follow(client: "JobSubmissionClient", job_id: str, address: str) -> int:
         raise
     except (OSError, RuntimeError, RayError) as error:
         print(f"job {job_id}: the cluster does not answer any more: {error}", file=sys.stderr)
+        print(f"job {job_id}: it may go on; continue with: {see}", file=sys.stderr)
         return FAILED
     if info.status == JobStatus.SUCCEEDED:
         return OK
