@@ -57,8 +57,8 @@ class LocalFields(_Fields):
     outer: Outer = Outer()
     """For pseudo-gradients."""
     unsent: Annotated[Annotated[float, Field(ge=0, le=1)] | Literal["1/n"], WrapValidator(_share)] = 0.0
-    """The part of its residual that a worker adds to its own weights after an exchange. The residual is what
-    the worker has learned and not sent yet. 0: all workers continue from the agreed weights. 1/n: divided by
+    """The part of its residual that a worker's own weights keep after an exchange. The residual is what the
+    worker has learned and not sent yet. 0: all workers continue from the agreed weights. 1/n: divided by
     the number of workers, which is the weight that the residual will have in their mean. 1: all of it, as in
     CSER (arXiv 2007.13221). For pseudo-gradients."""
     delay_steps: int = Field(default=0, ge=0)

@@ -106,8 +106,8 @@ class LocalSteps:
             compressor: a method, its dictionary, or its line such as
                 `strom(density(0.1, every=1)) | golomb_rice`.
             exchange: pseudo-gradients, or weights (Oland-Raj); of this and the next, `LocalFields` says more.
-            unsent: the part of its residual (what it has not sent yet) that a worker adds to its own weights
-                after an exchange, from 0 to 1; "1/n": divided by the number of workers.
+            unsent: the part of what it has not sent yet (its residual) that a worker's own weights keep after
+                an exchange, from 0 to 1; "1/n": divided by the number of workers.
             outer: the optimizer of the agreed weights, for pseudo-gradients.
             fragments: parts of the model that are exchanged one after the other, each every `every` steps
                 (Streaming DiLoCo, arXiv 2501.18512): how many, of about equal size; or for each the names of
@@ -241,9 +241,11 @@ class LocalSteps:
                 held, buffered, placed,
             )  # fmt: skip
             assert group is not None
-            self._moments = MomentMeans(
-                moments_every or {}, self._optimizers, self._parameters, worker, worker_group.carrier, group
-            )
+            if moments_every:
+                carrier = worker_group.carrier
+                self._moments = MomentMeans(
+                    moments_every, self._optimizers, self._parameters, worker, carrier, group
+                )
         if exchange == "weights":
             assert isinstance(self._rounds, LocalRounds)
             note = WeakMethod(self._rounds.note_squares)
@@ -323,7 +325,7 @@ class LocalSteps:
     def finish(self) -> None:
         """Exchanges what has moved since the last exchange, and waits for it.
 
-        All then have the agreed weights; with `unsent`, less that part of their own residual.
+        All then have the agreed weights; with `unsent`, also that part of what they have not sent.
         All workers must call this after equally many exchanges. With members, this one then has the weights
         of the latest round, and leaves. Raises as `step` does.
         """

@@ -387,7 +387,7 @@ class ReplicaState(WorkerState):
         """A step that one shard leaves out is left out by all of the island."""
         device = transport_of(self._shards, self._units[0].named.group.device)
         skips = torch.tensor([int(self.last_step.skipped)], device=device)
-        with self._reducer.reaching():
+        with self._reducer.noting_failures():
             dist.all_reduce(skips, dist.ReduceOp.MAX, group=self._shards)
         if skips.item() and not self.last_step.skipped:
             self.last_step.skip("a parameter of another shard", -1)

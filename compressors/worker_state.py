@@ -1,4 +1,4 @@
-"""What one worker keeps and counts, for DDP, FSDP2 and local steps.
+"""What one worker keeps and counts, for DDP and FSDP2.
 
 Before their first exchange, workers check that all of them have the same settings (`exchange/agreement.py`).
 """
@@ -278,7 +278,7 @@ class WorkerState(StepState):
         if self._observing:
             for name, gradient in zip(bucket.names, bucket.shares, strict=True):
                 self.statistics[name] = gradient_statistics(gradient)
-        with self._reducer.reaching():
+        with self._reducer.noting_failures():
             return self._reducer.synchronize(bucket, self.last_step)
 
     def _end_pass(self) -> None:

@@ -55,7 +55,7 @@ class Outgoing:
     """uint8, the messages one after the other, in the CPU's memory; or one of fixed size, on the device."""
     tallies: Tallies
     """Counts of every parameter, in order."""
-    refused: Pending[Sequence[int]] = list
+    complete: Pending[Sequence[int]] = list
     """For a message of fixed size, once `Worker.readback` was fetched: completes the tallies; returns the
     ordinals of parameters that were not finite somewhere; nothing of the message means anything then."""
 
@@ -136,7 +136,7 @@ class Compressor:
             before = [[memory.clone() for memory in _memory_of(part)] for part in parts]
         self._add_to_copies(before, terms)
         with self.feedback.lock:
-            outgoing = self._compress(parts)
+            outgoing = self._select_and_write(parts)
         if self.method.nonfinite == "skip":
             # Gradients are large, and one process may simulate many workers, so none is kept.
             parts = [Part(part.name, _NO_GRADIENT, part.residual, part.velocity) for part in parts]
@@ -176,7 +176,7 @@ class Compressor:
             parts.append(part)
         return parts
 
-    def _compress(self, parts: list[Part]) -> Outgoing:
+    def _select_and_write(self, parts: list[Part]) -> Outgoing:
         """Runs the method over the parts, and writes what is sent."""
         ops, method, layout, feedback = self.ops, self.method, self.layout, self.feedback
         if method.decay != 1:
@@ -206,7 +206,7 @@ class Compressor:
 
         def not_finite() -> list[int]:
             whole: list[int] = layout.whole.places[broken()].tolist() if len(layout.whole) else []
-            return whole if output is None else [*output.refused(), *whole]
+            return whole if output is None else [*output.complete(), *whole]
 
         if layout.fixed is not None:
             payload = layout.fixed.write([update for update, _ in updates], ops)
@@ -258,7 +258,7 @@ class Compressor:
                 unstepped = [replace(part, residual=None) if part.name in stepped else part for part in parts]
                 sent = self.read(outgoing.payload)
                 if not isinstance(sent, NonFinite):
-                    refused = outgoing.refused()
+                    refused = outgoing.complete()
                     for update in self._here(sent):
                         put_back(update, unstepped, self.ops, refused)
                 continue

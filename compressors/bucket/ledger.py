@@ -115,7 +115,7 @@ class Step(Totals):
     decompress_s: float = 0.0
     """Decoding and adding up, in whichever thread."""
     overlapped_decode_s: float = 0.0
-    """The part of decompress_s that a transport's thread did while the worker did something else."""
+    """The part of decompress_s that another thread did while the worker did something else."""
     layers: list[PartTally] = field(default_factory=list)
     """This worker's elements by parameter, of each synchronization."""
     nonfinite: list[tuple[str, int]] = field(default_factory=list)

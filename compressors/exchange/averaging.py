@@ -44,12 +44,20 @@ class Averaging:
         self.pattern, self.done, self.residual_squares = pattern, 0, 0.0
         self._carrier, self._names, self._tag, self._nonfinite = carrier, list(names), tag, nonfinite
 
-    def begin(self, tensors: list[Tensor], refused: int | None = None) -> Exchange:
-        """Compresses tensors, and sends the first messages; the caller drops its references.
-
-        For `refused` see `Pattern.rounds`.
-        """
-        return Exchange(self.pattern, tensors, self.done, self._carrier, self._tag, refused=refused)
+    def begin(
+        self,
+        tensors: Sequence[Tensor],
+        *,
+        rms: Mapping[str, float] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+        refusal: int | None = None,
+    ) -> Exchange:
+        """Starts an exchange of tensors (`Exchange.start`); for the others see `ExchangeRecord`."""
+        traffic = Traffic(self._carrier.workers)
+        record = ExchangeRecord(traffic, self.done, rms=rms, weights=weights, refusal=refusal)
+        exchange = Exchange(self.pattern, record, self._carrier, self._tag)
+        exchange.start(tensors)
+        return exchange
 
     def complete(self, exchange: Exchange) -> Coroutine[Tensor | RefusedUpdate]:
         """Goes on with an exchange to its end, in any thread.
@@ -143,13 +151,13 @@ def record_wait(record: ExchangeRecord, began: float, ended: float) -> None:
     """Counts that an exchange has waited for others' messages, in the training thread or in another one."""
     record.waited_s += ended - began
     RECORDER.add("exchange", "wire", began, ended, "round")
-    if record.handed_over is None:
+    if record.compressed_before is None:
         RECORDER.add("wait", "compute", began, ended)
 
 
 def _count_times(record: ExchangeRecord, step: Step) -> None:
     """Counts what the training thread did, and what another one did beside it."""
-    cut, decoded_s = record.handed_over, duration(record.decoding)
+    cut, decoded_s = record.compressed_before, duration(record.decoding)
     step.exchange_s += record.waited_s
     step.compress_s += duration(record.compressing[:cut])
     step.decompress_s += decoded_s

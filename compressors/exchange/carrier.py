@@ -71,7 +71,8 @@ class Carrier(ABC):
         """The next payload that a worker sends under a tag, in the CPU's memory.
 
         The future raises PeerLost if the worker is gone, or has sent nothing for too long; the error may name
-        another worker, for which that one waited. Callbacks must not block: they run in the receiving thread.
+        another worker, for which that one waited. Callbacks must not block: they run in the receiving thread,
+        or at once where the payload is here.
         """
         received: Future[Payload] = Future()
         with self._lock:

@@ -14,10 +14,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..bucket.ledger import Traffic
 from ..errors import CorruptMessage
 from .carrier import Payload, Round
-from .patterns.base import ExchangeRecord, Pattern, Payloads, RefusedUpdate
+from .patterns.base import ExchangeRecord, Pattern, Payloads, RefusedUpdate, Rounds
 
 
 class RoundCarrier(Protocol):
@@ -31,37 +30,42 @@ class RoundCarrier(Protocol):
 
 
 class Exchange:
-    """A worker's exchange, from compressing to the sum of all workers' updates.
+    """A worker's exchange, from compressing (`start`) to the sum of all workers' updates (`assemble`).
 
     Attributes:
         pattern: whose rounds it runs.
         payloads: what the rounds return; PeerLost or CorruptMessage where they cannot be finished.
-        record: what was compressed, sent and decoded so far.
+        record: what it is about, and what was compressed, sent and decoded so far.
     """
+
+    _rounds: Rounds
 
     def __init__(
         self,
         pattern: Pattern,
-        tensors: Sequence[Tensor],
-        iteration: int,
+        record: ExchangeRecord,
         carrier: RoundCarrier,
         tag: str,
         schedule: Callable[[Callable[[], None]], object] | None = None,
-        refused: int | None = None,
     ) -> None:
-        """Compresses in this thread, and sends the first messages, with a tag that no other exchange has.
+        """Prepares an exchange, whose tag no other one under way has.
 
         `schedule` gets a call that goes on with the rounds, once the messages of a round are here. It is
-        called in the carrier's thread and must not wait: it passes the call to another thread. By default,
-        the call waits for `go_on`. For the other arguments see `Pattern.rounds`. Raises what compressing
-        raises.
+        called where the last of them arrived, mostly in the carrier's thread, and must not wait: it passes
+        the call to another thread. By default, the call waits for `go_on`.
         """
-        self.pattern, self.payloads = pattern, Future[Payloads]()
-        self.record = ExchangeRecord(Traffic(carrier.workers))
-        self._rounds = pattern.rounds(tensors, iteration, self.record, refused)
+        self.pattern, self.record, self.payloads = pattern, record, Future[Payloads]()
         self._carrier, self._tag = carrier, tag
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._schedule = schedule or self._calls.put
+
+    def start(self, tensors: Sequence[Tensor]) -> None:
+        """Compresses in this thread, and sends the first messages; raises what compressing raises.
+
+        Tensors are flat and contiguous, one a parameter; the caller drops its references.
+        """
+        self._rounds = self.pattern.rounds(tensors, self.record)
+        del tensors
         self._advance(None)
 
     def go_on(self, *, waits: bool = True) -> tuple[float, float]:

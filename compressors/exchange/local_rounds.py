@@ -12,7 +12,7 @@ pieces, so that its arithmetic is the same, and a GPU needs memory for one piece
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
@@ -139,7 +139,6 @@ class Fragment:
         self.agreed = [agreed.weights[ordinal] for ordinal in ordinals]
         self.momentum = [agreed.momentum[ordinal] for ordinal in ordinals if agreed.momentum]
         self.parameters = [parameters[ordinal] for ordinal in ordinals]
-        pattern.weights = dict(zip(pattern.names, self.agreed, strict=True))
         self.part = WorkerPart([])
         self.sent_at = 0.0
         self.in_flight: InFlight | None = None
@@ -151,6 +150,11 @@ class Fragment:
         self.part.examples, self.part.squares = 0.0, [0.0 for _ in self.ordinals]
 
     @property
+    def agreed_by_name(self) -> dict[str, Tensor]:
+        """The agreed weights by parameter, flat [numel]."""
+        return dict(zip(self.pattern.names, self.agreed, strict=True))
+
+    @property
     def sendings(self) -> int:
         """How often it was sent."""
         return self.averaging.done + (self.in_flight is not None)
@@ -160,16 +164,16 @@ class Fragment:
 
         Multiplied by a weight; with the former one, the worker continued from the agreed weights.
         """
-        part, pattern = self.part, self.pattern
+        part, pattern, rms = self.part, self.pattern, None
         if self._fields.exchange == "weights":
             means = (math.sqrt(square / steps) if steps else 0.0 for square in part.squares)
-            pattern.rms = dict(zip(pattern.names, means, strict=True))
+            rms = dict(zip(pattern.names, means, strict=True))
         update, part.weight = self.pseudo_gradient(), weight
         if weight != 1:
             update = [weight * tensor for tensor in update]
         elif self._fields.delay_steps and not pattern.compresses_at_once:
             update = [tensor.clone() for tensor in update]  # they may be the weights, which steps change
-        exchange = self.averaging.begin(update)
+        exchange = self.averaging.begin(update, rms=rms, weights=self.agreed_by_name)
         self.note_sending()
         return exchange
 
@@ -218,8 +222,8 @@ class Fragment:
                 copy_into(pieces, copies)
 
     @torch.no_grad()
-    def load_agreed(self, *, late: bool = False) -> None:
-        """Loads the agreed weights into the worker's model; late ones, blended with its own."""
+    def load_base(self, *, late: bool = False) -> None:
+        """Loads the base weights into the worker's model; late ones, blended with its own."""
         part, blend = self.part, self._fields.blend
         for place, base in enumerate(self.base_weights()):
             weights, continued = local_tensor(self.parameters[place]), base
@@ -354,7 +358,7 @@ class Fragment:
         column = [PartTally(*tally) for tally in saved["tallies"][0]]
         mean = saved["mean"].to(self.agreed[0].device, copy=True)
         result = mean, SideData(saved["examples"], saved["buffers"])
-        return InFlight(int(saved["merge_at"]), ExchangeRecord(traffic, [column]), lambda: result)
+        return InFlight(int(saved["merge_at"]), ExchangeRecord(traffic, columns=[column]), lambda: result)
 
 
 class FragmentRounds:
@@ -467,7 +471,7 @@ class LocalRounds(FragmentRounds):
 
     def _load(self, fragment: Fragment, *, late: bool = False, buffers: bool) -> None:
         """Lets the worker continue from the agreed weights, and perhaps buffers."""
-        fragment.load_agreed(late=late)
+        fragment.load_base(late=late)
         if buffers and self._model is not None:
             load_buffers(self._model, self.agreed.buffers)
 
@@ -529,7 +533,7 @@ class LocalRounds(FragmentRounds):
             yield from self._merge(fragment, step)
 
     def _send(self, fragment: Fragment, *, weighted: bool, left: int = -1) -> Coroutine[None]:
-        """Compresses a fragment, and runs its rounds: to their end, or with a delay in a thread."""
+        """Compresses and sends a fragment; ends with its rounds, or with a delay at once."""
         number, part, delay = self.fragments.index(fragment), fragment.part, self._fields.delay_steps
         side = SideChannel(
             self._group.carrier,
@@ -551,17 +555,23 @@ class LocalRounds(FragmentRounds):
         exchange = fragment.send(self.steps - fragment.sent_step, weight)
         for interval in waited:
             record_wait(exchange.record, *interval)
-        rest, result = self._completed(fragment, exchange, side), Future[_Result]()
-        if delay and self._group.carrier.waits:
-            device = fragment.parameters[0].device
-            stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
-            exchange.record.handed_over = len(exchange.record.compressing)
-            result = self._thread.submit(_run_on, stream, rest)
-        else:
-            result.set_result((yield from rest))
-        fragment.in_flight = InFlight(self.steps + delay, exchange.record, result.result)
+        result = yield from self._result(fragment, exchange, side)
+        fragment.in_flight = InFlight(self.steps + delay, exchange.record, result)
         fragment.sent_at = self.progress
         fragment.begin_anew(self.steps)
+
+    def _result(
+        self, fragment: Fragment, exchange: Exchange, side: SideChannel
+    ) -> Coroutine[Callable[[], _Result]]:
+        """Runs begun rounds to their end, or with a delay lets another thread do it; what waits for them."""
+        rest = self._completed(fragment, exchange, side)
+        if self._fields.delay_steps and self._group.carrier.waits:
+            device = fragment.parameters[0].device
+            stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+            exchange.record.compressed_before = len(exchange.record.compressing)
+            return self._thread.submit(_run_on, stream, rest).result
+        result = yield from rest
+        return lambda: result
 
     def _completed(self, fragment: Fragment, exchange: Exchange, side: SideChannel) -> Coroutine[_Result]:
         """Runs begun rounds to their end, if all workers are in the same ones."""

@@ -159,7 +159,7 @@ class RuleOutput:
 
     update: Update
     """It is on the device of the gradients."""
-    refused: Pending[Sequence[int]] = list
+    complete: Pending[Sequence[int]] = list
     """Once everything was fetched, completes the tallies, and returns the ordinals of the parameters whose
     residual + gradient was not finite somewhere. With any, the update is to be put back: residuals have
     gained every finite element of the gradient but what was taken out."""

@@ -14,7 +14,7 @@ from ..lazy import np
 from ..ops.interface import SMALLEST_TAU, Batch, Form, Ops, Pending, Selected, Target, ThresholdRule
 from ..ops.parts import Part
 from ..thresholds.base import ALL, Policy, PolicyMemory, policy_of
-from ..thresholds.samples import with_magnitudes
+from ..thresholds.samples import with_samples
 from ..wire.forms import FORMS
 from ..wire.update import Chunks, Update
 from .base import BucketInput, CompressedMethod, Memories, RuleOutput, Symbols
@@ -118,7 +118,7 @@ class SparseMethod(CompressedMethod):
         policy, chunks, iteration = self.policy, self.chunks, given.iteration
         known = self._memories(policy, parts, memories)
         wanted, shares = policy.need_samples(parts, iteration, known), policy.shares(iteration, known)
-        sampled = with_magnitudes(parts, wanted, whole, ops, shares)
+        sampled = with_samples(parts, wanted, whole, ops, shares)
         policy.decide(known, iteration, memories, self)
         decided = policy.taus(sampled, iteration, known, self)
         # All elements: a rank's share changes by iteration, and so the same memory can be used again. The

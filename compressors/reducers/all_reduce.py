@@ -71,7 +71,7 @@ class AllReduce(_CountedAllReduce):
         self.works.append(work)
 
         def finish(arrived: Future[list[Tensor]]) -> Tensor:
-            with self.reaching():
+            with self.noting_failures():
                 summed = arrived.value()[0]
             times.arrived(step, started, perf_counter(), bucket.title)
             self._look_for_nonfinite(step, bucket, summed)
@@ -110,7 +110,7 @@ class BroughtExchange(_CountedAllReduce):
         self._count_all_reduce(step, bucket, sent)
 
         def finish(arrived: Future[Tensor]) -> Tensor:
-            with self.reaching():
+            with self.noting_failures():
                 mean = arrived.value()
             times.arrived(step, under_way, perf_counter(), bucket.title)
             self._look_for_nonfinite(step, bucket, mean)

@@ -122,7 +122,7 @@ class Reducer(ABC):
         """Restores what `state_dict` returned, whole; raises ValueError if it does not fit."""
 
     @contextmanager
-    def reaching(self) -> Iterator[None]:
+    def noting_failures(self) -> Iterator[None]:
         """Notes as the failure that a worker was not reached inside, or that a message is not valid."""
         try:
             with reaching():

@@ -58,7 +58,7 @@ class CollectiveReducer(CompressedReducer):
         summed: Future[Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
         with self._on_stream(buffer.device):
             under_way = self._send(bucket, step, lambda go_on: go_on())
-            with self.reaching():
+            with self.noting_failures():
                 under_way.fill()
             bucket.add_earlier(1.0)
             summed.set_result(buffer)
@@ -86,7 +86,7 @@ class CollectiveReducer(CompressedReducer):
     def _check(self, step: Step) -> None:
         """Waits for the exchanges by collectives; all workers refuse or skip what one found not finite."""
         buckets, self._unchecked, began = self._unchecked, [], perf_counter()
-        with self._on_stream(buckets[0].bucket.buffer.device), self.reaching():
+        with self._on_stream(buckets[0].bucket.buffer.device), self.noting_failures():
             assert self._readback is not None
             self._readback.fetch()
             refused: dict[bool, list[str]] = {False: [], True: []}

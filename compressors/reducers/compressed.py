@@ -4,11 +4,11 @@ The residual of each parameter in a bucket is added to its gradient. A rule deci
 rest. The pattern's messages are under way while the backward pass goes on. Every worker adds up the same
 messages in the same order, so that replicas stay bit-identical.
 
-A bucket's way, in the thread that trains: `synchronize`, `_send`; `Exchange` begins the pattern's rounds,
-which have `Compressor.compress` (`bucket/compressor.py`) run the method and write the message; the carrier
-sends it (`exchange/mesh.py`). In the decoder's thread, once the others' messages are here: `Exchange._go_on`
-ends the rounds, `finish` has the pattern read all messages (`Compressor.read_all`) and add them up
-(`bucket/summing.py`), and `_count` counts the exchange.
+A bucket's way, in the thread that trains: `synchronize`, `_send`; `Exchange.start` begins the pattern's
+rounds, which have `Compressor.compress` (`bucket/compressor.py`) run the method and write the message; the
+carrier sends it (`exchange/mesh.py`). Once the others' messages are here, in the decoder's thread, or for the
+last bucket in the one that trains: `Exchange._go_on` ends the rounds, `_finish` has the pattern read all
+messages (`Compressor.read_all`) and add them up (`bucket/summing.py`), and `_count` counts the exchange.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -26,14 +26,14 @@ from ..bucket.bucket import Bucket
 from ..bucket.compressor import Worker
 from ..bucket.feedback import Feedback
 from ..bucket.layout import cut_parameters, shards_of
-from ..bucket.ledger import Step
+from ..bucket.ledger import Step, Traffic
 from ..errors import NonFiniteGradient
 from ..exchange.addresses import places_of
 from ..exchange.exchange import Exchange, RoundCarrier
 from ..exchange.keys import require_long_enough
 from ..exchange.mesh import connected, most_bytes_of
 from ..exchange.patterns import downlink_method, pattern_for
-from ..exchange.patterns.base import Pattern, RefusedUpdate
+from ..exchange.patterns.base import ExchangeRecord, Pattern, RefusedUpdate
 from ..exchange.sites import Sites
 from ..methods import CompressedMethod
 from ..ops import ops_for
@@ -170,28 +170,29 @@ class CompressedReducer(Reducer):
             with self._lock:
                 step.count_layers(exchange.record.layers)
 
-        def finish(_: Future[None]) -> Tensor:
-            received = perf_counter()
-            with self.reaching():
-                refusals = exchange.refusals(under_way.names)
-            if refusals and self._nonfinite == "refuse":
-                refusal = refusals[0]
-                raise self._fail(NonFiniteGradient(under_way.names[refusal.ordinal], refusal.rank))
-            with self.reaching():
-                under_way.fill()
-            under_way.mark(refusals)
-            bucket.add_earlier(1.0)
-            if buffer.is_cuda:  # the CPU copy is not stream-ordered
-                torch.cuda.current_stream(buffer.device).synchronize()
-            self._count(under_way, step, refusals, received)
-            return buffer
-
         exchanged: Future[None] = Future(devices=[buffer.device] if buffer.is_cuda else None)
-        summed = exchanged.then(finish)
+        summed = exchanged.then(lambda _: self._finish(under_way, step))
         exchange.payloads.add_done_callback(lambda _: exchanged.set_result(None))
         while bucket.is_awaited and not exchange.payloads.done():
             self._times.held(*exchange.go_on())
         return summed
+
+    def _finish(self, under_way: UnderWay, step: Step) -> Tensor:
+        """Called when the last messages are here: the bucket's buffer, which holds the result."""
+        bucket, exchange, received = under_way.bucket, under_way.exchange, perf_counter()
+        with self.noting_failures():
+            refusals = exchange.refusals(under_way.names)
+        if refusals and self._nonfinite == "refuse":
+            refusal = refusals[0]
+            raise self._fail(NonFiniteGradient(under_way.names[refusal.ordinal], refusal.rank))
+        with self.noting_failures():
+            under_way.fill()
+        under_way.mark(refusals)
+        bucket.add_earlier(1.0)
+        if bucket.buffer.is_cuda:  # the CPU copy is not stream-ordered
+            torch.cuda.current_stream(bucket.buffer.device).synchronize()
+        self._count(under_way, step, refusals, received)
+        return bucket.buffer
 
     def _send(
         self, bucket: Bucket, step: Step, schedule: Callable[[Callable[[], None]], object] | None
@@ -201,14 +202,16 @@ class CompressedReducer(Reducer):
         pattern, places = self._pattern_of(bucket)
         shares, in_order = bucket.shares, len(pattern.shards) == 1 and places == sorted(places)
         gradients = [shares[place] for place in places]
-        # A scaler drops the gradients of a step that overflows: many of them are far off.
-        pattern.copies = bucket.scale is not None
         if self._nonfinite == "skip":
             self._used.append(pattern)
         # Unique within a step, and the same on every worker: the ordinal of the bucket's first parameter.
         tag = f"bucket {bucket.series + self._ordinals[pattern.names[-1]]}"
+        # A scaler drops the gradients of a step that overflows: many of them are far off.
+        copies = bucket.scale is not None
+        record = ExchangeRecord(Traffic(self._workers), self._iteration, copies=copies)
+        exchange = Exchange(pattern, record, self._carrier, tag, schedule)
         started = perf_counter()
-        exchange = Exchange(pattern, gradients, self._iteration, self._carrier, tag, schedule)
+        exchange.start(gradients)
         handed_over = perf_counter()
         exchange.record.traffic.sums.elements = bucket.buffer.numel()
         step.compress_s += handed_over - started

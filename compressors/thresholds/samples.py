@@ -36,7 +36,7 @@ def rank_at(density: float, m: int) -> int:
     return max(1, math.ceil(round(density * m, 6)))  # rounded first, as 0.07 * 100 is a little more than 7
 
 
-def with_magnitudes(
+def with_samples(
     parts: Sequence[Part],
     wanted: Sequence[bool],
     batch: Batch,
@@ -49,7 +49,7 @@ def with_magnitudes(
     all; twice with shares if a sample is not finite.
     """
     numbers = np.flatnonzero(np.array(wanted, np.bool_))
-    with_samples = list(parts)
+    found = list(parts)
     if shares is not None and numbers.size:
         sampled = batch.select(numbers)
         counts = np.minimum(sampled.sizes, SAMPLE).tolist()
@@ -57,15 +57,15 @@ def with_magnitudes(
         ranks = [rank_at(shares[number], count) for number, count in pairs]
         reached, broken = ops.ranked_samples(sampled, counts, ranks)
         for number, magnitude in zip(numbers.tolist(), reached.tolist(), strict=True):
-            with_samples[number] = replace(parts[number], reached=magnitude)
+            found[number] = replace(parts[number], reached=magnitude)
         numbers = numbers[broken]
     if numbers.size:
         readback, sampled = Readback(ops), batch.select(numbers)
         samples = ops.samples(sampled, np.minimum(sampled.sizes, SAMPLE).tolist(), readback)
         readback.fetch()
         for number, sample in zip(numbers.tolist(), samples(), strict=True):
-            with_samples[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
-    return with_samples
+            found[number] = replace(parts[number], magnitudes=np.abs(sample[np.isfinite(sample)]))
+    return found
 
 
 def reached_by(part: Part, share: float) -> float:

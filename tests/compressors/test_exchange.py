@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from workbench import other_defaults
 
 from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.ledger import Traffic
 from taugrad.compressors.errors import PeerLost
 from taugrad.compressors.exchange import addresses as addressing
 from taugrad.compressors.exchange.addresses import listening_address, reachable_address, transport_of
@@ -26,6 +27,7 @@ from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine, run, run_lockstep
 from taugrad.compressors.exchange.patterns import pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
+from taugrad.compressors.exchange.patterns.base import ExchangeRecord
 from taugrad.compressors.exchange.sites import Sites
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops import ops_for
@@ -63,7 +65,8 @@ def test_rounds_end_as_soon_as_one_of_the_peers_is_lost() -> None:
     here, *_ = in_memory(3)
 
     pattern = AllGather(read_config("fp16"), Worker(ops_for(torch.device("cpu")), 0, 3), {"w": 4})
-    exchange = Exchange(pattern, [torch.ones(4)], 0, here, "tag", lambda call: call())
+    exchange = Exchange(pattern, ExchangeRecord(Traffic(3)), here, "tag", lambda call: call())
+    exchange.start([torch.ones(4)])
     here._mark_lost(2, PeerLost(2, "is gone"))  # worker 1 has sent nothing yet
     assert exchange.payloads.done()
     with pytest.raises(PeerLost, match="worker 2 is gone"):

@@ -145,7 +145,7 @@ def test_a_round_of_a_fragment_that_still_trains_moves_its_weights_and_keeps_its
     drawing = torch.Generator().manual_seed(1)
     fragment.keep(torch.randn(200, generator=drawing), 0.0)
     fragment.offer(0, ExchangeRecord(Traffic(4)))  # it has a residual now
-    fragment.load_agreed()
+    fragment.load_base()
     fragment.trains = True
     with torch.no_grad():
         model.weight += torch.randn(10, 20, generator=drawing)

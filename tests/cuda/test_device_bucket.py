@@ -107,7 +107,7 @@ def test_messages_of_fixed_size_stay_on_the_device(line: str, device: Ops) -> No
             outgoing = compressor.compress(placed, number)
             if readback is not None:
                 readback.fetch()
-            assert not outgoing.refused()
+            assert not outgoing.complete()
             message.append(bytes(ops.fetch_all([outgoing.payload])[0]) if fixed else b"")
             compressor.total([compressor.read(outgoing.payload)] * 2, 3, total)
             message.append(str(list(outgoing.tallies)).split("residual_squares")[0].encode())

@@ -17,7 +17,7 @@ from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.local_rounds import Agreed, Fragment
 from taugrad.compressors.exchange.lockstep import run_lockstep
 from taugrad.compressors.exchange.patterns.allgather import AllGather
-from taugrad.compressors.exchange.patterns.base import Pattern
+from taugrad.compressors.exchange.patterns.base import ExchangeRecord, Pattern
 from taugrad.compressors.exchange.patterns.ring import Ring
 from taugrad.compressors.exchange.patterns.sharded import Sharded
 from taugrad.compressors.exchange.sites import Sites
@@ -59,11 +59,11 @@ def gradients(workers: int) -> list[list[Tensor]]:
     ]
 
 
-def exchange(patterns: list[Pattern], given: list[list[Tensor]]) -> Traffic:
+def exchange(patterns: list[Pattern], given: list[list[Tensor]], **about: Any) -> Traffic:
     coroutines, records, traffic = [], [], Traffic(len(patterns))
     for carrier, pattern, gradients in zip(in_memory(len(patterns)), patterns, given, strict=True):
         averaging = Averaging(carrier, pattern, list(SIZES))
-        pending = averaging.begin(gradients)
+        pending = averaging.begin(gradients, **about)
         coroutines.append(averaging.complete(pending))
         records.append(pending.record)
     run_lockstep(coroutines)
@@ -103,9 +103,7 @@ def test_bits_by_the_gradients_rms_follow_what_the_pattern_is_told(name):
     for rms in (0.0, 15.0, 255.0):
         line = f"entropy(form='rms', floor={floor}, decay=0)"
         patterns = [pattern(name, line, rank, workers) for rank in range(workers)]
-        for pattern_ in patterns:
-            pattern_.rms = dict.fromkeys(SIZES, rms)
-        traffic = exchange(patterns, gradients(workers))
+        traffic = exchange(patterns, gradients(workers), rms=dict.fromkeys(SIZES, rms))
         sizes[rms] = traffic.sums.paper_bits
     compressed = workers + (name not in ("allgather", "hierarchical", "ring"))
     for rms, bits in sizes.items():
@@ -151,9 +149,11 @@ def test_a_ring_whose_second_pass_is_skipped_keeps_both_passes_gradients():
         if given[0][0] == 10:
             given[1][3] = torch.nan
         exchanges = [
-            Exchange(ring, [tensor], 0, carrier, "tag")
-            for ring, tensor, carrier in zip(rings, given, in_memory(workers), strict=True)
+            Exchange(ring, ExchangeRecord(Traffic(workers)), carrier, "tag")
+            for ring, carrier in zip(rings, in_memory(workers), strict=True)
         ]
+        for one, tensor in zip(exchanges, given, strict=True):
+            one.start([tensor])
         while not all(one.payloads.done() for one in exchanges):
             for one in exchanges:
                 if not one.payloads.done():

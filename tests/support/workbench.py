@@ -18,7 +18,7 @@ from taugrad.compressors.ops.cpu.passes import CPU, CpuOps
 from taugrad.compressors.ops.interface import Batch, Ops
 from taugrad.compressors.ops.parts import Part, PartTally
 from taugrad.compressors.thresholds.base import PolicyMemory
-from taugrad.compressors.thresholds.samples import with_magnitudes
+from taugrad.compressors.thresholds.samples import with_samples
 from taugrad.compressors.wire.message import NonFinite
 
 Floats = NDArray[np.float32]
@@ -65,7 +65,7 @@ def policy_of(text: str) -> Any:
 
 def part_of(values: torch.Tensor, residual: torch.Tensor | None = None, name: str = "p") -> Part:
     """A parameter with a sample of its magnitudes."""
-    return with_magnitudes([Part(name, values, residual)], [True], Batch.of([residual], [values]), CPU)[0]
+    return with_samples([Part(name, values, residual)], [True], Batch.of([residual], [values]), CPU)[0]
 
 
 @dataclass

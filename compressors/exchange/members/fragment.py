@@ -1,6 +1,7 @@
 """A fragment of a member's model, and what the member has not sent of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ class MemberFragment(Fragment):
         """
         self.part.examples += max(0.0, self.least_examples - self.unsent_examples)
         parts = list(torch.split(self.unsent(), list(self._allgather.sizes.values())))
-        message = host(self._allgather.compress(parts, self.averaging.done, record, slot).payload)
+        record = replace(record, iteration=self.averaging.done, weights=self.agreed_by_name)
+        message = host(self._allgather.offer(parts, record, slot).payload)
         self._require_finite({slot: message})
         examples = self.unsent_examples
         if self._unit:

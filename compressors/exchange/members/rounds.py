@@ -588,7 +588,7 @@ class MemberRounds(FragmentRounds):
         for fragment in self.fragments:
             if not fragment.trains:
                 fragment.workers, fragment.trains = max(1, self.membership.members), True
-                fragment.load_agreed(late=fragment is away)
+                fragment.load_base(late=fragment is away)
         self._connected.member.trains = True
 
     def load_agreed(self, model: nn.Module) -> None:

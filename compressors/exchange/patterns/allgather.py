@@ -56,11 +56,9 @@ class AllGather(Pattern):
             if hop.sender == rank:
                 self._to_forward[hop.source].append(hop.receiver)
 
-    def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
-    ) -> Rounds:
-        assert refused is None, "a refusal names a parameter of this bucket"
-        outgoing = self._compress(self._all, self._all.shard.of(gradients), iteration, record)
+    def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
+        assert record.refusal is None, "a refusal names a parameter of this bucket"
+        outgoing = self._outgoing(self._all, self._all.shard.of(gradients), record)
         del gradients  # in a simulation, many workers wait here at the same time
         payloads: dict[int, Payload] = {self.worker.rank: outgoing.payload}
         arrived = yield Round(
@@ -75,16 +73,14 @@ class AllGather(Pattern):
             payloads |= zip((source for source, _ in self._forwarded_here), arrived, strict=True)
         return dict(sorted(payloads.items()))
 
-    def compress(
-        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, rank: int | None = None
-    ) -> Outgoing:
+    def offer(self, gradients: Sequence[Tensor], record: ExchangeRecord, rank: int | None = None) -> Outgoing:
         """What this worker sends to all others in a round whose members change, which is not an `Exchange`.
 
         Given a rank, it rounds by that one's random numbers.
         """
         if rank is not None:
             self._all.worker = replace(self._all.worker, rank=rank)
-        return self._compress(self._all, self._all.shard.of(gradients), iteration, record)
+        return self._outgoing(self._all, self._all.shard.of(gradients), record)
 
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
         shard, refusals = self._all.shard, []

@@ -36,21 +36,31 @@ Rounds = Generator[Round, Sequence[Payload], Payloads]
 
 @dataclass
 class ExchangeRecord:
-    """What a worker compressed, sent and decoded in one exchange, counted as it happens."""
+    """What a worker's exchange is about, and what it compressed, sent and decoded, counted as it happens."""
 
     traffic: Traffic
     """What the worker sends and receives."""
+    iteration: int = 0
+    """Steps before this one, or exchanges of local steps."""
+    rms: Mapping[str, float] | None = None
+    """By parameter, root mean squares of the loss's gradients where weights are exchanged."""
+    weights: Mapping[str, Tensor] | None = None
+    """By parameter, agreed weights, flat [numel], where there are any."""
+    copies: bool = False
+    """Whether `Pattern.put_back` restores copies (see `Compressor.compress`)."""
+    refusal: int | None = None
+    """The ordinal of a parameter, perhaps of one elsewhere, because of which the worker has no update."""
     columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of its gradient, by message; a parameter may occur in more than one."""
     sum_columns: list[Iterable[PartTally]] = field(default_factory=list)
     """What it sent of sums that it reduced for all; what these leave out is a residual, too."""
     refused: list[tuple[bool, Callable[[], list[int]]]] = field(default_factory=list)
-    """For messages of fixed size, whether of a sum, and `Outgoing.refused`, by the exchange's ordinals."""
+    """For messages of fixed size, whether of a sum, and `Outgoing.complete`, by the exchange's ordinals."""
     compressing: list[Interval] = field(default_factory=list)
     decoding: list[Interval] = field(default_factory=list)
     waited_s: float = 0.0
     """While messages were under way, where a worker waits for them."""
-    handed_over: int | None = None
+    compressed_before: int | None = None
     """Where another thread goes on, beside the training: how many of `compressing` there were before."""
 
     @property
@@ -80,9 +90,6 @@ class Pattern(ABC):
     Attributes:
         sizes: elements of each parameter by name, in the same order on all workers.
         feedback: what the worker has not sent yet, by parameter, and of the sums that it reduces for all.
-        copies: whether `put_back` restores copies (see `Compressor.compress`).
-        rms: by parameter, root mean squares of the loss's gradients; set if weights are exchanged instead.
-        weights: by parameter, agreed weights, flat [numel]; set in local steps.
         compressors: of all shards, also of those that others reduce.
     """
 
@@ -100,23 +107,11 @@ class Pattern(ABC):
         self.worker, self.sizes, self.names = worker, sizes, list(sizes)
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
         self.feedback = feedback or Feedback(as_messages(method))
-        self.copies = False
-        self.rms: dict[str, float] | None = None
-        self.weights: dict[str, Tensor] | None = None
         self.compressors: list[Compressor] = []
 
     @abstractmethod
-    def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
-    ) -> Rounds:
-        """The worker's side of one exchange.
-
-        Args:
-            gradients: flat and contiguous, one a parameter.
-            iteration: steps before this one, or exchanges of local steps.
-            record: of the exchange.
-            refused: that the worker has no update: the ordinal of a parameter, perhaps of one elsewhere.
-        """
+    def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
+        """The worker's side of one exchange of gradients, flat and contiguous, one a parameter."""
 
     @abstractmethod
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
@@ -185,11 +180,10 @@ class Pattern(ABC):
         self.compressors += compressors
         return compressors
 
-    def _compress(
+    def _outgoing(
         self,
         compressor: Compressor,
         tensors: Sequence[Tensor],
-        iteration: int,
         record: ExchangeRecord,
         *,
         terms: Sequence[Tensor] | None = None,
@@ -198,9 +192,10 @@ class Pattern(ABC):
         began, ordinals = perf_counter(), compressor.shard.ordinals
         is_sum = compressor.feedback is self.feedback.sums
         # In a step that is skipped, workers take back their part of a sum.
-        copies, terms = self.copies or (is_sum and self.nonfinite == "skip"), None if self.copies else terms
+        copies = record.copies or (is_sum and self.nonfinite == "skip")
+        terms = None if record.copies else terms
         outgoing = compressor.compress(
-            tensors, iteration, self.rms, weights=self.weights, copies=copies, terms=terms
+            tensors, record.iteration, record.rms, weights=record.weights, copies=copies, terms=terms
         )
         record.compressing.append((began, perf_counter()))
         record.traffic.sums.paper_bits += int(outgoing.tallies.paper_bits.sum())
@@ -210,7 +205,7 @@ class Pattern(ABC):
         else:
             record.sum_columns.append(outgoing.tallies)
         if self.worker.readback is not None:
-            record.refused.append((is_sum, lambda: [ordinals[number] for number in outgoing.refused()]))
+            record.refused.append((is_sum, lambda: [ordinals[number] for number in outgoing.complete()]))
         return outgoing
 
     def _is_refusal(self, payload: Payload) -> bool:

@@ -45,16 +45,14 @@ class Ring(Pattern):
         self.shards = shards or cut(sizes, worker.workers)
         self._chunks = self._compressors(method, self.feedback)
 
-    def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
-    ) -> Rounds:
-        assert refused is None, "each hop finds out by itself"
+    def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
+        assert record.refusal is None, "each hop finds out by itself"
         rank, workers = self.worker.rank, self.worker.workers
-        payload = self._pass_on(rank, gradients, None, iteration, record)
+        payload = self._pass_on(rank, gradients, None, record)
         for hop in range(workers - 1):
             before = (rank - hop - 1) % workers
             arrived = yield self._round(payload, before)
-            payload = self._pass_on(before, gradients, arrived[0] if arrived else None, iteration, record)
+            payload = self._pass_on(before, gradients, arrived[0] if arrived else None, record)
         del gradients
         payloads = {(rank + 1) % workers: payload}
         for hop in range(workers - 1):
@@ -70,12 +68,7 @@ class Ring(Pattern):
         return Round([(payload, [(rank + 1) % workers])] if payload.size else [], senders)
 
     def _pass_on(
-        self,
-        chunk: int,
-        gradients: Sequence[Tensor],
-        partial: Payload | None,
-        iteration: int,
-        record: ExchangeRecord,
+        self, chunk: int, gradients: Sequence[Tensor], partial: Payload | None, record: ExchangeRecord
     ) -> Payload:
         """The partial sum plus this worker's gradient, compressed; a refusal is passed on unchanged."""
         compressor, workers = self._chunks[chunk], self.worker.workers
@@ -83,7 +76,7 @@ class Ring(Pattern):
         tensors = terms = shard.of(gradients)
         if partial is not None:
             if self._is_refusal(partial):
-                if not self.copies:
+                if not record.copies:
                     compressor.keep(terms)
                 return partial
             began = perf_counter()
@@ -92,7 +85,7 @@ class Ring(Pattern):
             tensors = [before + gradient for before, gradient in zip(sums, terms, strict=True)]
             record.decoding.append((began, perf_counter()))
         has_sums = partial is not None and self.nonfinite == "skip"
-        outgoing = self._compress(compressor, tensors, iteration, record, terms=terms if has_sums else None)
+        outgoing = self._outgoing(compressor, tensors, record, terms=terms if has_sums else None)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload

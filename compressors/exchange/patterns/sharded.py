@@ -44,18 +44,15 @@ class Sharded(Pattern):
             sums.slices |= {part.name: part for part in shards[worker.rank].slices}
         self._downlink = self._compressors(downlink, self.feedback.sums or self.feedback)
 
-    def rounds(
-        self, gradients: Sequence[Tensor], iteration: int, record: ExchangeRecord, refused: int | None = None
-    ) -> Rounds:
+    def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
         rank, workers = self.worker.rank, self.worker.workers
         others = [other for other in range(workers) if other != rank]
         owners = [owner for owner, shard in enumerate(self.shards) if shard.elements]
         outgoing = [
-            self._compress(compressor, compressor.shard.of(gradients), iteration, record)
-            for compressor in self._out
+            self._outgoing(compressor, compressor.shard.of(gradients), record) for compressor in self._out
         ]
         del gradients  # in a simulation, many workers wait here at the same time
-        payloads = self._to_owners(outgoing, refused)
+        payloads = self._to_owners(outgoing, record.refusal)
         sends = [(payloads[owner], [owner]) for owner in owners if owner != rank]
         own = payloads[rank] if rank in owners else None
         del outgoing, payloads  # messages are as large as the gradient where little is left out
@@ -65,7 +62,7 @@ class Sharded(Pattern):
         sums: dict[int, Payload] = {}
         if own is not None:
             received = dict(sorted({rank: own, **dict(zip(others, arrived, strict=True))}.items()))
-            sums[rank] = self._reduced(received, iteration, record)
+            sums[rank] = self._reduced(received, record)
             del received
         del own, arrived
         senders = [owner for owner in owners if owner != rank]
@@ -87,7 +84,7 @@ class Sharded(Pattern):
             return [update.payload for update in outgoing]
         return [self._refusal(compressor, refused) for compressor in self._out]
 
-    def _reduced(self, received: Payloads, iteration: int, record: ExchangeRecord) -> Payload:
+    def _reduced(self, received: Payloads, record: ExchangeRecord) -> Payload:
         """The sum of all workers' updates of this worker's shard, compressed; or a refusal among them."""
         rank = self.worker.rank
         refusal = next((payload for payload in received.values() if self._is_refusal(payload)), None)
@@ -97,7 +94,7 @@ class Sharded(Pattern):
         total = self._out[rank].total(self._out[rank].read_all(received), self._divisor)
         record.decoding.append((began, perf_counter()))
         downlink = self._downlink[rank]
-        outgoing = self._compress(downlink, downlink.shard.split(total), iteration, record)
+        outgoing = self._outgoing(downlink, downlink.shard.split(total), record)
         payload: Payload = outgoing.payload
         if not self._is_refusal(payload):
             return payload

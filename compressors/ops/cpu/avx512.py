@@ -77,7 +77,7 @@ def _send_groups(
     """Runs a rule over whole groups of sixteen in [start, stop); nothing without as many lanes.
 
     The rule and the lanes are tuples: their lengths are part of their types, so that each pair is compiled
-    for itself, and kept. For the other arguments see `threshold.send`.
+    for itself, and kept. For the other arguments see `threshold.take_out`.
     """
     arguments = (rule, lanes, residual, gradient, start, stop, tau, base, words, values, sent, tally)
     signature, name = types.int64(*arguments), RULES[rule.count - 1]

@@ -12,7 +12,7 @@ from numba import njit
 from ..array import Floats32, Words
 from ..interface import SMALLEST_TAU, Selected, check_chunks
 from .bits import Rows, floats
-from .threshold import WGT, lanes_of, selected, send
+from .threshold import WGT, lanes_of, selected, take_out
 from .topk import trim
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
@@ -89,7 +89,7 @@ def _fill_up(residual, gradient, zeros, base, words, values, sent, tally):  # ty
 
 
 @njit(nogil=True, cache=True)
-def _send_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  # type: ignore[no-untyped-def]
+def _take_out_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  # type: ignore[no-untyped-def]
     magnitudes, sent = np.empty(chunk, np.float32), _NOTHING
     keys = magnitudes.view(np.int32)
     for i in range(rows.shape[0]):
@@ -105,7 +105,7 @@ def _send_rows(rule, lanes, rows, chunk, keep, words, values, ends, tallies):  #
                 continue
             guess = cut
             tau = np.int32(cut).view(np.float32)
-            stop = send(rule, lanes, r, g, tau, base, words, values, sent, tally)
+            stop = take_out(rule, lanes, r, g, tau, base, words, values, sent, tally)
             if stop - sent > keep:
                 chunk_words, beside = words[sent:stop], values[sent:stop]
                 stay, tally[0] = trim(chunk_words, beside, tau, keep, base, r, tally[0])
@@ -120,5 +120,5 @@ def chunked_rows(
     """See `Ops.take_largest_of_chunks`, and `threshold_rows` for the arguments; `values` are float32."""
     check_chunks(chunk, keep)
     ends, tallies = np.empty(len(rows), np.int64), np.zeros((len(rows), 2))
-    _send_rows(WGT, lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
+    _take_out_rows(WGT, lanes_of(vectorized), rows, chunk, keep, words, values, ends, tallies)
     return selected(ends, tallies, np.full(len(rows), SMALLEST_TAU, np.float32))

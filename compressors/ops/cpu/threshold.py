@@ -64,7 +64,7 @@ def _sum_of_squares(block):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def send(rule, lanes, residual, gradient, tau, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
+def take_out(rule, lanes, residual, gradient, tau, base, words, values, sent, tally):  # type: ignore[no-untyped-def]
     """The pass over one parameter.
 
     Args:
@@ -118,11 +118,11 @@ def send(rule, lanes, residual, gradient, tau, base, words, values, sent, tally)
 
 
 @njit(nogil=True, cache=True)
-def _send_rows(rule, lanes, rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
-    """`send` over a table's parameters; ends, int64 [m], receives how many words there are after each."""
+def _take_out_rows(rule, lanes, rows, taus, words, values, sent, ends, tallies):  # type: ignore[no-untyped-def]
+    """`take_out` over a table's parameters; ends, int64 [m], receives how many words there are after each."""
     for i in range(rows.shape[0]):
         residual, gradient = floats(rows[i, 0], rows[i, 2]), floats(rows[i, 1], rows[i, 2])
-        sent = send(rule, lanes, residual, gradient, taus[i], rows[i, 3], words, values, sent, tallies[i])
+        sent = take_out(rule, lanes, residual, gradient, taus[i], rows[i, 3], words, values, sent, tallies[i])
         ends[i] = sent
 
 
@@ -139,7 +139,7 @@ def threshold_rows(
     Words are at least SPARE longer than all elements; values, VALUE_DTYPE[rule], as long (of bgt and strom,
     one element will do). The output does not depend on threads or lanes.
     """
-    run = partial(_send_rows, (0,) * (1 + avx512.RULES.index(rule)), lanes_of(vectorized))
+    run = partial(_take_out_rows, (0,) * (1 + avx512.RULES.index(rule)), lanes_of(vectorized))
     elements = int(rows[:, ELEMENTS].sum())
     threads = threads if threads == 1 else min(threads, elements // LEAST_SHARE)
     if threads <= 1:

@@ -98,7 +98,7 @@ class HybridTraining(GradientsInRounds):
                 gradient = computed.gradient.to(computed.features.dtype)
                 torch.autograd.backward(computed.features, gradient)
         refused = None if computed.refused is None else len(self._replica.names) + computed.refused
-        return self._averaging.begin(self._taken_gradients(context), refused)
+        return self._averaging.begin(self._taken_gradients(context), refusal=refused)
 
     def agree(self) -> Coroutine[None]:
         """See `Synchronization.sync_model`: puts the workers' shares together. It is not in the ledgers."""

@@ -127,8 +127,8 @@ class QuorumTraining(LocalTraining):
         kept = deepcopy(pattern.feedback.state_dict()) if may_fail else {}
         began = perf_counter()
         assert isinstance(pattern, AllGather)
-        record = ExchangeRecord(Traffic(self.workers))
-        outgoing = pattern.compress([tensor.clone() for tensor in update], number, record)
+        record = ExchangeRecord(Traffic(self.workers), number, weights=self._fragment.agreed_by_name)
+        outgoing = pattern.offer([tensor.clone() for tensor in update], record)
         step, note = self.ledger.now.step, self.ledger.note()
         step.compress_s += perf_counter() - began
         note["sent"], note["paper_bits"] = record.traffic.sums.sent, record.traffic.sums.paper_bits
@@ -213,7 +213,7 @@ class QuorumTraining(LocalTraining):
 
     def _continue(self) -> None:
         """Lets the worker continue from the agreed weights."""
-        self._fragment.load_agreed()
+        self._fragment.load_base()
         copy_into(list(self._replica.model.buffers()), list(self.model.buffers()))
 
     # What all do together.
