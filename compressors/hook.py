@@ -129,7 +129,7 @@ class CompressionState(WorkerState):
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        config: Method | Mapping[str, Any] | str,
+        method: Method | Mapping[str, Any] | str,
         *,
         threads: int | None = None,
         pattern: PatternName | None = None,
@@ -140,7 +140,7 @@ class CompressionState(WorkerState):
     ) -> None:
         """Prepares to compress what `ddp` synchronizes; for arguments and errors see `compress_gradients`."""
         ddp = ddp_in(ddp)
-        method = _skipping(read_config(config), scaler)
+        method = _skipping(read_config(method), scaler)
         names = plain_names(ddp.module)
         named = {names[name]: parameter for name, parameter in ddp.module.named_parameters()}
         reduced = _reduced_by(ddp)
@@ -169,7 +169,7 @@ class CompressionState(WorkerState):
             optimized=lambda: optimized,
         )
         # A sum needs no true gradients.
-        self._scaler = scaler if isinstance(self.config, CompressedMethod) else None
+        self._scaler = scaler if isinstance(self.method, CompressedMethod) else None
         self._scale: float | None = None
         self._accumulated = AccumulatedGradients(optimized, self._fail)
         self._ddp, self._rebuilt = ref(ddp), has_rebuilt_buckets(ddp)
@@ -186,7 +186,7 @@ class CompressionState(WorkerState):
 
     def __reduce__(self) -> tuple[type["StateCopy"], tuple[Method, dict[str, Any]]]:
         """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
-        return StateCopy, (self.config, self.state_dict())
+        return StateCopy, (self.method, self.state_dict())
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compression_hook`."""
@@ -284,11 +284,11 @@ class StateCopy:
     It has residuals of its own, but no process group, and cannot train: torch registers no hook for the copy
     of a DDP model. A new state continues from it:
 
-        state = compress_gradients(ddp, copied.config)
+        state = compress_gradients(ddp, copied.method)
         state.load_state_dict(copied.state_dict())
     """
 
-    config: Method
+    method: Method
     kept: dict[str, Any]
 
     def state_dict(self) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class StateCopy:
         """Raises CompressionError."""
         raise CompressionError(
             "a copy of a CompressionState has no process group; make a state for the copied model, "
-            "compress_gradients(ddp, copied.config), and load copied.state_dict() into it"
+            "compress_gradients(ddp, copied.method), and load copied.state_dict() into it"
         )
 
 
@@ -330,15 +330,15 @@ def ddp_in(model: object) -> DistributedDataParallel:
     return inner
 
 
-def _skipping(config: Method, scaler: GradScaler | None) -> Method:
+def _skipping(method: Method, scaler: GradScaler | None) -> Method:
     """The method as a scaler needs it: an overflow is no error, but a step that all skip."""
     if scaler is None:
-        return config
-    if config.brings_exchange:
+        return method
+    if method.brings_exchange:
         raise ValueError(
-            f"{config.kind} with a scaler: an overflow would stay in its memory; use another method"
+            f"{method.kind} with a scaler: an overflow would stay in its memory; use another method"
         )
-    return config.model_copy(update={"nonfinite": "skip"})
+    return method.model_copy(update={"nonfinite": "skip"})
 
 
 def _reduced_by(ddp: DistributedDataParallel) -> set[int]:

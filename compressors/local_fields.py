@@ -77,7 +77,14 @@ class LocalFields(_Fields):
 
 
 def local_refusals(
-    fields: LocalFields, every: int, fragments: int, method: Method, downlink: Method | None, prefix: str = ""
+    fields: LocalFields,
+    every: int,
+    fragments: int,
+    method: Method,
+    downlink: Method | None,
+    *,
+    name: str,
+    prefix: str = "",
 ) -> Iterator[str]:
     """Which combinations cannot be: the fields, their values, and what would be valid, a line each.
 
@@ -85,19 +92,20 @@ def local_refusals(
         fields: of the local steps.
         every: steps from one exchange to the next; 0 where they are not counted.
         fragments: how many.
-        method: what is sent is compressed with; `compressor` in messages.
+        method: what is sent is compressed with.
         downlink: what sums are compressed with on their way back.
+        name: of the method in messages.
         prefix: of the fields' names in messages.
     """
     outer = fields.outer
-    momentum = f"compressor.momentum = {method.momentum_correction}"
+    momentum = f"{name}.momentum = {method.momentum_correction}"
     if fields.pattern == "collective":
         yield f"{prefix}pattern = collective: it is for gradients; use {prefix}pattern: sharded"
-    yield from pattern_refusals(fields.pattern, method, downlink, "compressor", prefix, in_local_steps=True)
+    yield from pattern_refusals(fields.pattern, method, downlink, name, prefix, in_local_steps=True)
     if method.brings_exchange:
-        yield f"compressor.kind = {method.kind}: its factors go through torch's own all-reduce, in DDP alone"
+        yield f"{name}.kind = {method.kind}: its factors go through torch's own all-reduce, in DDP alone"
     if method.nonfinite == "skip":
-        yield "compressor.nonfinite = skip: weights that are not finite cannot be left out; use refuse"
+        yield f"{name}.nonfinite = skip: weights that are not finite cannot be left out; use refuse"
     if outer.nesterov and not outer.momentum:
         yield f"{prefix}outer.nesterov: needs {prefix}outer.momentum above 0"
     if every and fields.delay_steps >= every:
@@ -120,20 +128,22 @@ def local_refusals(
             f"belongs to other workers; use {prefix}unsent: 0, or another pattern"
         )
     if fields.exchange == "weights":
-        yield from _refusals_of_weights(fields, method, downlink or method, prefix)
+        yield from _refusals_of_weights(fields, method, downlink or method, name, prefix)
 
 
-def _refusals_of_weights(fields: LocalFields, method: Method, downlink: Method, prefix: str) -> Iterator[str]:
+def _refusals_of_weights(
+    fields: LocalFields, method: Method, downlink: Method, name: str, prefix: str
+) -> Iterator[str]:
     weights, other = f"with {prefix}exchange = weights", f"use {prefix}exchange: pseudo_gradients"
     if fields.unsent:
         yield f"{prefix}unsent = {fields.unsent} {weights}: nothing is left for later; {other}"
-    for name, kind in {"compressor": method, f"{prefix}downlink": downlink}.items():
+    for field, kind in {name: method, f"{prefix}downlink": downlink}.items():
         if not isinstance(kind, DenseMethod | NoCompression):
             yield (
-                f"{name}.kind = {kind.kind} {weights}: weights that are not sent would count as 0; "
+                f"{field}.kind = {kind.kind} {weights}: weights that are not sent would count as 0; "
                 f"{other}, or a method that sends every element, such as linear or entropy"
             )
     if method.reduction == "sum":
-        yield f"compressor.reduction = sum {weights}: a sum of weights is no model; use mean"
+        yield f"{name}.reduction = sum {weights}: a sum of weights is no model; use mean"
     if fields.outer != Outer():
         yield f"{prefix}outer {weights}: there is no pseudo-gradient to step along; {other}"

@@ -1,6 +1,6 @@
 """Local steps as an object in any training loop, for torchrun or whatever starts processes.
 
-    local = LocalSteps(model, optimizer, every=4, compressor="strom(density(0.1, every=1)) | golomb_rice")
+    local = LocalSteps(model, optimizer, every=4, method="strom(density(0.1, every=1)) | golomb_rice")
     for batch in data:
         loss(batch).backward()
         optimizer.step()
@@ -74,7 +74,7 @@ class LocalSteps:
         *,
         every: int | None = None,
         every_examples: float | None = None,
-        compressor: Method | Mapping[str, Any] | str = "none",
+        method: Method | Mapping[str, Any] | str = "none",
         exchange: Literal["pseudo_gradients", "weights"] = "pseudo_gradients",
         unsent: float | Literal["1/n"] = 0.0,
         outer: Outer = Outer(),  # noqa: B008 - frozen
@@ -103,7 +103,7 @@ class LocalSteps:
             every: steps from one exchange to the next.
             every_examples: in place of `every`, a worker's examples from one exchange to the next, for
                 workers of unequal speed. Each must come to equally many exchanges.
-            compressor: a method, its dictionary, or its line such as
+            method: a method, its dictionary, or its line such as
                 `strom(density(0.1, every=1)) | golomb_rice`.
             exchange: pseudo-gradients, or weights (Oland-Raj); of this and the next, `LocalFields` says more.
             unsent: the part of what it has not sent yet (its residual) that a worker's own weights keep after
@@ -121,8 +121,8 @@ class LocalSteps:
             group: the workers' process group; with members, that of the processes that hold one sharded
                 model. By default all.
             pattern: who sends to whom.
-            downlink: for sharded and parameter_server, the method of sums on their way back; by default the
-                compressor.
+            downlink: for sharded and parameter_server, the method of sums on their way back; by default
+                `method`.
             sites: for hierarchical, the ranks of each site; by default, the workers on one host form one.
             buffers: whether all workers take rank 0's buffers, at first and in each exchange.
             key: the same on all workers, 16 bytes or more: messages are encrypted then.
@@ -132,7 +132,7 @@ class LocalSteps:
 
         Raises:
             ValueError: an argument is not valid, alone or beside the others; the message names it.
-            pydantic.ValidationError: likewise, of the compressor.
+            pydantic.ValidationError: likewise, of the method.
             TypeError: `optimizer` is none.
             WorkersDisagree: on every worker, where their arguments or models differ.
             PeerLost: a worker does not connect in time.
@@ -148,7 +148,7 @@ class LocalSteps:
             raise ValueError(
                 "a group of one worker: there is nobody to exchange with; train without LocalSteps"
             )
-        self.method = read_config(compressor)
+        self.method = read_config(method)
         sums = None if downlink is None else read_config(downlink)
         named = plain_names(model)
         if problems := unmatched_patterns(self.method.name_patterns, list(named.values())):
@@ -179,7 +179,7 @@ class LocalSteps:
         parts = _parts(fragments, names, [weight.numel() for weight in weights])
         _require_interval(every, every_examples)
         _require_moments(moments_every or {}, every, members)
-        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums):
+        for problem in local_refusals(self._fields, every or 0, len(parts), self.method, sums, name="method"):
             raise ValueError(problem)
         if members is not None:
             others = {"group": group if island is None else None, "downlink": downlink, "sites": sites}

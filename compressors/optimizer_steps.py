@@ -42,7 +42,7 @@ class Tracked(Protocol):
     last_step: Step
 
     @property
-    def config(self) -> Method:
+    def method(self) -> Method:
         """The method."""
 
 
@@ -64,7 +64,7 @@ class StepTracker:
         """Whose gradients held what was exchanged when the latest pass began."""
         self._stepped: set[int] = set()
         """Ids of what optimizers have stepped since then."""
-        self._checks = isinstance(state.config, SparseMethod)
+        self._checks = isinstance(state.method, SparseMethod)
         """Whether an optimizer that does not fit may still come."""
         self._known: WeakSet[Optimizer] = WeakSet()
         _register_hook()
@@ -99,7 +99,7 @@ class StepTracker:
             return  # another model's, such as the discriminator's
         classes = [base.__name__.lower() for base in type(optimizer).__mro__]
         adam = any(part in name for part in _ADAPTIVE for name in classes)
-        twice = bool(state.config.momentum_correction) and any(
+        twice = bool(state.method.momentum_correction) and any(
             group.get("momentum") for group in optimizer.param_groups
         )
         # One that comes for the second time: all that take turns, or wrap one another, have come.
@@ -107,7 +107,7 @@ class StepTracker:
         self._known.add(optimizer)
         if adam or twice:
             StepTracker.warned = True
-            name, method = type(optimizer).__name__, str(state.config)
+            name, method = type(optimizer).__name__, str(state.method)
             text = (
                 f"{name} steps with gradients that {method} exchanged, and trains far worse on them than on "
                 "whole ones. Use linear(8) or linear(4), which send every element; or SGD, with momentum=0.9 "

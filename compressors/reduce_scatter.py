@@ -125,7 +125,7 @@ class ReduceScatterState(StepState):
     """The state of quantized reduce-scatters on one worker of an FSDP2 model.
 
     Attributes:
-        config: the method.
+        method: the method.
         last_step: what this worker sent and received in the latest step, complete once `backward()` returned.
             A step ends when an optimizer steps one of the parameters, or when gradients are cleared. With
             `nonfinite: skip`, check `last_step.skipped`, skip the optimizer's step if it is set, and clear
@@ -133,9 +133,11 @@ class ReduceScatterState(StepState):
         failure: the error that made a reduction fail; `backward()` raises it.
     """
 
-    def __init__(self, model: nn.Module, config: CompressedMethod, steps: int = 0) -> None:
+    method: CompressedMethod
+
+    def __init__(self, model: nn.Module, method: CompressedMethod, steps: int = 0) -> None:
         """Prepares to reduce the gradients of a model; see `compress_reduce_scatter`."""
-        super().__init__(config, lambda: self._sharded)
+        super().__init__(method, lambda: self._sharded)
         self._before_last = Totals(steps=steps)
         self._sharded: dict[str, nn.Parameter] = {}
         self._groups = named_groups(model)
@@ -145,10 +147,10 @@ class ReduceScatterState(StepState):
             )
         parameters = {name: parameter for named in self._groups for parameter, name in named.names.items()}
         self._names = [name for name in plain_names(model).values() if name in parameters]
-        if problems := unmatched_patterns(config.name_patterns, self._names):
+        if problems := unmatched_patterns(method.name_patterns, self._names):
             raise ValueError("; ".join(problems))
         self._sharded = {name: parameters[name].sharded_param for name in self._names}
-        self._method, self._ops = config, ops_for(self._groups[0].group.device)
+        self._ops = ops_for(self._groups[0].group.device)
         sizes = {name: parameter.numel() for name, parameter in self._sharded.items()}
         self._readback = Readback(self._ops)
         self._worker = Worker(self._ops, dist.get_rank(), model_sizes=sizes, readback=self._readback)
@@ -244,13 +246,13 @@ class ReduceScatterState(StepState):
             ParameterSlice(name, place, place // each * size, (place // each + 1) * size, messages * size)
             for place, (name, size) in enumerate(zip(names, padded, strict=True))
         )
-        return Compressor(self._method, self._worker, Shard(0, sum(padded), slices), messages=messages)
+        return Compressor(self.method, self._worker, Shard(0, sum(padded), slices), messages=messages)
 
     def _collectives_of(self, group: dist.ProcessGroup) -> Collectives:
         """Returns a group's collectives; its workers first check that they agree."""
         if group not in self._collectives:
             groups = {f"module {n}": ", ".join(named.names.values()) for n, named in enumerate(self._groups)}
-            require_agreement({**flattened(self.config), **described(self._sharded), **groups}, group)
+            require_agreement({**flattened(self.method), **described(self._sharded), **groups}, group)
             self._collectives[group] = Collectives(group, self._ops)
         return self._collectives[group]
 
@@ -271,7 +273,7 @@ class ReduceScatterState(StepState):
             first = first_refused(self._all_collectives(), rank, workers, self._names, refused)
         except CompressionError as problem:
             raise self._fail(problem) from problem.__cause__
-        if first is not None and self.config.nonfinite == "refuse":
+        if first is not None and self.method.nonfinite == "refuse":
             raise self._fail(NonFiniteGradient(*first))
         if first is not None:
             self.last_step.skip(*first)

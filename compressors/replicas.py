@@ -177,15 +177,15 @@ class ReplicaState(WorkerState):
         self,
         model: nn.Module,
         group: dist.ProcessGroup,
-        config: Method,
+        method: Method,
         *,
         threads: int | None = None,
         key: bytes | None = None,
     ) -> None:
         """Prepares to exchange the shards of a model, and hooks it; see `replicas.compress_replicas`."""
-        if config.brings_exchange:
+        if method.brings_exchange:
             raise ValueError(
-                f"{config.kind} with FSDP2: torch's hook keeps its memory by DDP's buckets; use another "
+                f"{method.kind} with FSDP2: torch's hook keeps its memory by DDP's buckets; use another "
                 "method"
             )
         self._units = _units_of(model)
@@ -213,7 +213,7 @@ class ReplicaState(WorkerState):
             )
         whole = {name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()}
         super().__init__(
-            config,
+            method,
             group,
             Options("allgather", None, None, key, threads, self._holds_back_zeros, whole),
             known=here,
@@ -279,8 +279,8 @@ class ReplicaState(WorkerState):
         begins anew. Replicas are told apart, and must be as many as before.
         """
         distributed: dict[str, dict[str, DTensor]] = {}
-        if isinstance(self.config, CompressedMethod):
-            method, exempt = self.config, self.config.exempt
+        if isinstance(self.method, CompressedMethod):
+            method, exempt = self.method, self.method.exempt
             sizes = {name: parameter.sharded_param.numel() for name, parameter in self._sharded.items()}
             names = [name for name, size in sizes.items() if not is_exempt(exempt, name, size)]
             parts = {
@@ -369,7 +369,7 @@ class ReplicaState(WorkerState):
             for parameter, share in zip(exchange.parameters, exchange.bucket.shares, strict=True):
                 gradient = _local(parameter.sharded_param.grad)
                 gradient.add_(share.view(gradient.shape).to(gradient))
-        if self.config.nonfinite == "skip":
+        if self.method.nonfinite == "skip":
             self._skip_together()
 
     def _arrived(self, exchange: _UnderWay) -> None:
@@ -380,7 +380,7 @@ class ReplicaState(WorkerState):
             if self.failure is None:
                 raise
             raise self.failure from None
-        if exchange.unit.named.group.gradient_divide_factor is not None and self.config.reduction == "mean":
+        if exchange.unit.named.group.gradient_divide_factor is not None and self.method.reduction == "mean":
             exchange.bucket.buffer.mul_(self.workers)
 
     def _skip_together(self) -> None:

@@ -38,12 +38,12 @@ sums is named downlink; from 10 on, it has the strides of parameters; from 11 on
 class StepState:
     """What a worker counts from step to step, and its first failure.
 
-    Attributes: `config`, `last_step` and `failure`, as of `WorkerState`.
+    Attributes: `method`, `last_step` and `failure`, as of `WorkerState`.
     """
 
-    def __init__(self, config: Method, optimized: Callable[[], Mapping[str, Tensor]]) -> None:
+    def __init__(self, method: Method, optimized: Callable[[], Mapping[str, Tensor]]) -> None:
         """Begins with nothing counted; `optimized` returns parameters by name as optimizers have them."""
-        self.config, self.last_step, self._before_last = config, Step(), Totals()
+        self.method, self.last_step, self._before_last = method, Step(), Totals()
         self.failure: CompressionError | None = None
         self._optimized, self._steps = optimized, StepTracker(self, optimized)
 
@@ -67,7 +67,7 @@ class WorkerState(StepState):
     """The state of compression on one worker.
 
     Attributes:
-        config: the method.
+        method: the method.
         feedback: residuals, velocities and thresholds, by parameter name.
         last_step: what this worker sent and received in the latest step, complete once `backward()` returned.
             A step ends when an optimizer steps one of the parameters, or when gradients are cleared; until
@@ -84,7 +84,7 @@ class WorkerState(StepState):
 
     def __init__(
         self,
-        config: Method,
+        method: Method,
         group: dist.ProcessGroup,
         options: Options,
         *,
@@ -95,7 +95,7 @@ class WorkerState(StepState):
         """Prepares to synchronize `parameters` in a process group.
 
         Args:
-            config: the method.
+            method: the method.
             group: the workers'.
             options: of the exchange.
             known: by name, all of the model: what a state has of those that are not synchronized is kept.
@@ -106,38 +106,38 @@ class WorkerState(StepState):
             ValueError: a name's pattern matches no parameter; or the method takes no key, not this exchange
                 pattern, or cannot take a parameter; or sites, key or number of threads are not valid.
         """
-        super().__init__(config, optimized)
-        if problems := unmatched_patterns(config.name_patterns, list(known)):
+        super().__init__(method, optimized)
+        if problems := unmatched_patterns(method.name_patterns, list(known)):
             raise ValueError("; ".join(problems))
         key, threads = options.key, options.threads
         if options.pattern is None:
             backends = {backends_of(group).get(tensor.device.type) for tensor in parameters.values()}
-            by_collectives = backends == {"nccl"} and config.has_fixed_size
+            by_collectives = backends == {"nccl"} and method.has_fixed_size
             by_collectives &= options.sites is None and key is None
             options = replace(options, pattern="collective" if by_collectives else "allgather")
-        require_fitting(str(options.pattern), config, options.downlink, options.sites)
-        if isinstance(config, NoCompression) and options.pattern in IN_MESSAGES:
-            config = self.config = as_messages(config)
+        require_fitting(str(options.pattern), method, options.downlink, options.sites)
+        if isinstance(method, NoCompression) and options.pattern in IN_MESSAGES:
+            method = self.method = as_messages(method)
         if key is not None and options.pattern == "collective":
             raise ValueError("a key with pattern = collective: torch's collectives do not encrypt")
-        if key is not None and not isinstance(config, CompressedMethod) and dist.get_world_size(group) > 1:
+        if key is not None and not isinstance(method, CompressedMethod) and dist.get_world_size(group) > 1:
             raise ValueError(
-                f"a key with {config.kind}: it goes through torch's own all-reduce, without messages"
+                f"a key with {method.kind}: it goes through torch's own all-reduce, without messages"
             )
-        self.feedback = Feedback(config)
+        self.feedback = Feedback(method)
         self.statistics: dict[str, GradientStatistics] = {}
         self.gradient_scale = 1.0
         self._group, self._known, self._parameters = group, known, parameters
         if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
             raise ValueError(f"threads = {threads!r}: must be a whole number of at least 1")
         self._reducer: Reducer
-        if isinstance(config, CompressedMethod):
+        if isinstance(method, CompressedMethod):
             reducer = CollectiveReducer if options.pattern == "collective" else CompressedReducer
-            self._reducer = reducer(config, group, parameters, self._fail, self.feedback, options)
-        elif config.brings_exchange:
-            self._reducer = BroughtExchange(config, group, parameters, known, self._fail)
+            self._reducer = reducer(method, group, parameters, self._fail, self.feedback, options)
+        elif method.brings_exchange:
+            self._reducer = BroughtExchange(method, group, parameters, known, self._fail)
         else:
-            self._reducer = AllReduce(config, group, self._fail)
+            self._reducer = AllReduce(method, group, self._fail)
         self._observing = False
 
     @property
@@ -218,7 +218,7 @@ class WorkerState(StepState):
         require_same_worker(state, dist.get_rank(self._group), self.workers, reshard_hint)
         totals = Totals.from_state_dict(state["totals"])
         if (state["powersgd"] is None) != (self._reducer.state_dict() is None):
-            raise ValueError(f"the state is of another method than {self.config}")
+            raise ValueError(f"the state is of another method than {self.method}")
         Traffic(self.workers).load_state_dict(state["traffic"])
         restore = self.feedback.restoring(state, self._known)
         if state["powersgd"] is not None:
@@ -240,7 +240,7 @@ class WorkerState(StepState):
             former,
             rank,
             self.workers,
-            self.config.reduction,
+            self.method.reduction,
             reducer.shards,
             self.feedback,
             reduces_shards=reducer.reduces_shards,
@@ -288,10 +288,10 @@ class WorkerState(StepState):
 
     def _require_no_memory_of_steps(self) -> None:
         """Raises CompressionError if the method has a memory that decays with every exchange."""
-        if not isinstance(self.config, CompressedMethod) or self.last_step.skipped:
+        if not isinstance(self.method, CompressedMethod) or self.last_step.skipped:
             return
-        field = "momentum" if self.config.momentum_correction else "decay"
-        if self.config.momentum_correction or 0 < self.config.decay < 1:  # at 0, there is no memory
+        field = "momentum" if self.method.momentum_correction else "decay"
+        if self.method.momentum_correction or 0 < self.method.decay < 1:  # at 0, there is no memory
             raise self._fail(
                 CompressionError(
                     f"a second exchange in one step would apply the method's {field} twice: run all backward "
@@ -302,7 +302,7 @@ class WorkerState(StepState):
     def _check_agreement_and_connect(self, description: Mapping[str, str]) -> None:
         """Compares settings, besides those of method and exchange, with all others', and connects to them."""
         settings = {
-            **flattened(self.config),
+            **flattened(self.method),
             **self._reducer.settings,
             **description,
             "steps done": str(self._before_last.steps),

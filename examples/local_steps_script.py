@@ -48,7 +48,7 @@ def train(options):
         model,
         optimizer,
         every=4,
-        compressor=options.compressor,
+        method=options.compressor,
         unsent="1/n",
         fragments=options.fragments,
         delay_steps=options.delay_steps,

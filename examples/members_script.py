@@ -31,7 +31,7 @@ def train(options):
         model,
         optimizer,
         every=options.every,
-        compressor="strom(density(0.1, every=1)) | golomb_rice",
+        method="strom(density(0.1, every=1)) | golomb_rice",
         unsent="1/n",
         members=Members(options.coordinator, key=options.key_file.read_bytes().strip()),  # new
     )

@@ -143,7 +143,7 @@ def run_member(settings: Settings) -> None:
     key = Path(settings.folder, "key").read_bytes()
     members = Members(settings.at, key=key, moments=settings.moments)
     local = LocalSteps(
-        training.model, training.optimizer, every=settings.every, compressor=COMPRESSOR, unsent="1/n",
+        training.model, training.optimizer, every=settings.every, method=COMPRESSOR, unsent="1/n",
         members=members,
     )  # fmt: skip
     notices: list[int] = []
@@ -179,7 +179,7 @@ def run_fixed(settings: Settings) -> None:
         "gloo", init_method=f"tcp://{settings.at}", rank=settings.host, world_size=settings.hosts
     )
     local = LocalSteps(
-        training.model, training.optimizer, every=settings.every, compressor=COMPRESSOR, unsent="1/n"
+        training.model, training.optimizer, every=settings.every, method=COMPRESSOR, unsent="1/n"
     )
     number = max(settings.start, 0)
     if number:

@@ -33,9 +33,9 @@ class Feedback:
             are saved as they are, [numel].
     """
 
-    def __init__(self, config: Method) -> None:
+    def __init__(self, method: Method) -> None:
         """Starts the memory of a method, empty."""
-        self.method = config
+        self.method = method
         self.residuals: dict[str, Tensor] = {}
         self.velocities: dict[str, Tensor] = {}
         self.memories: dict[str, PolicyMemory] = {}

@@ -53,8 +53,8 @@ class _CountedAllReduce(Reducer):
 class AllReduce(_CountedAllReduce):
     """Whole gradients, summed by the transport: what DDP does without a hook, counted."""
 
-    def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
-        super().__init__(config, group, fail)
+    def __init__(self, method: Method, group: dist.ProcessGroup, fail: Fail) -> None:
+        super().__init__(method, group, fail)
         self.averages = self._reduction == "mean"
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
@@ -86,15 +86,15 @@ class BroughtExchange(_CountedAllReduce):
 
     def __init__(
         self,
-        config: Method,
+        method: Method,
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         known: Mapping[str, Tensor],
         fail: Fail,
     ) -> None:
         """Prepares to synchronize `parameters`; raises ValueError where the method cannot take one."""
-        super().__init__(config, group, fail)
-        self._exchange = config.exchange(group, parameters, known)
+        super().__init__(method, group, fail)
+        self._exchange = method.exchange(group, parameters, known)
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         assert bucket.ddp is not None, "refused for others"

@@ -63,9 +63,9 @@ class Reducer(ABC):
     reduces_shards = False
     shards: Sequence[Mapping[str, ParameterSlice]] = ({},)
 
-    def __init__(self, config: Method, group: dist.ProcessGroup, fail: Fail) -> None:
+    def __init__(self, method: Method, group: dist.ProcessGroup, fail: Fail) -> None:
         self._group, self._fail = group, fail
-        self._reduction, self._nonfinite = config.reduction, config.nonfinite
+        self._reduction, self._nonfinite = method.reduction, method.nonfinite
         self._workers = dist.get_world_size(group)
         self._lock = Lock()  # several buckets' callbacks may run at once
         self._times = PassTimes()

@@ -34,14 +34,14 @@ class CollectiveReducer(CompressedReducer):
 
     def __init__(
         self,
-        config: CompressedMethod,
+        method: CompressedMethod,
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         fail: Fail,
         feedback: Feedback,
         options: Options,
     ) -> None:
-        super().__init__(config, group, parameters, fail, feedback, options)
+        super().__init__(method, group, parameters, fail, feedback, options)
         ops = ops_for(next(iter(parameters.values())).device, options.threads)
         self._carrier = self._collectives = Collectives(group, ops)
         self._readback = Readback(ops)

@@ -88,7 +88,7 @@ class CompressedReducer(Reducer):
 
     def __init__(
         self,
-        config: CompressedMethod,
+        method: CompressedMethod,
         group: dist.ProcessGroup,
         parameters: Mapping[str, Tensor],
         fail: Fail,
@@ -96,18 +96,18 @@ class CompressedReducer(Reducer):
         options: Options,
     ) -> None:
         """Prepares to synchronize these parameters; for arguments and errors see `WorkerState`."""
-        super().__init__(config, group, fail)
+        super().__init__(method, group, fail)
         require_long_enough(options.key)
         assert options.pattern is not None
         pattern, sites = options.pattern, options.sites
-        self._config, self._pattern, self._parameters = config, pattern, parameters
+        self._method, self._pattern, self._parameters = method, pattern, parameters
         self._feedback, self._options = feedback, options
         self._sites = None if sites is None else Sites.of(sites, self._workers)
         """For hierarchical; None until the first exchange if hosts decide."""
         self._key = None if self._workers == 1 else options.key  # a worker that is alone sends nothing
         self._rank = dist.get_rank(group)
         self._ordinals = {name: ordinal for ordinal, name in enumerate(parameters)}
-        self._downlink = options.downlink or downlink_method(config)
+        self._downlink = options.downlink or downlink_method(method)
         shards = 1 if pattern in ("allgather", "hierarchical", "parameter_server") else self._workers
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self.shards = cut_parameters(sizes, shards)
@@ -133,7 +133,7 @@ class CompressedReducer(Reducer):
         return {
             "pattern": self._pattern,
             "messages": "not authenticated" if self._key is None else "authenticated",
-            **({} if self._downlink == downlink_method(self._config) else {"downlink": str(self._downlink)}),
+            **({} if self._downlink == downlink_method(self._method) else {"downlink": str(self._downlink)}),
             **({"sites": str(self._sites or "by host")} if self._pattern == "hierarchical" else {}),
             "message version": str(VERSION),
         }
@@ -254,7 +254,7 @@ class CompressedReducer(Reducer):
             names = [key[place] for place in places]
             pattern = pattern_for(
                 self._pattern,
-                self._config,
+                self._method,
                 self._downlink,
                 self._worker_on(bucket.buffer.device),
                 {name: self._parameters[name].numel() for name in names},

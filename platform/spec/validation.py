@@ -96,7 +96,15 @@ def _patterns(asked: Asked) -> Iterator[str]:
             "all-reduce; use sync: {mode: gradients, pattern: allgather}"
         )
     if isinstance(mode, WeightsSync):
-        yield from local_refusals(mode, mode.every, mode.fragments, method, mode.downlink, f"{asked.where}.")
+        yield from local_refusals(
+            mode,
+            mode.every,
+            mode.fragments,
+            method,
+            mode.downlink,
+            name="compressor",
+            prefix=f"{asked.where}.",
+        )
     else:
         downlink: Method | None = getattr(mode, "downlink", None)
         yield from pattern_refusals(mode.pattern_name, method, downlink, "compressor", f"{asked.where}.")

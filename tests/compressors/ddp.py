@@ -291,7 +291,7 @@ class Run:
         for name, residual in own.items():
             kept[name] += residual.cpu().flatten()
         if (back := self.state.feedback.sums) is not None:  # of a sum or mean of all workers
-            workers = self.state.workers if self.state.config.reduction == "mean" else 1
+            workers = self.state.workers if self.state.method.reduction == "mean" else 1
             for name, residual in back.residuals.items():
                 part = back.slices[name]
                 kept[name][part.start : part.stop] += workers * residual.double().cpu()

@@ -129,7 +129,7 @@ def local_steps_plainly(rank: int, order: str) -> None:
     net = network()
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)
     local = LocalSteps(
-        net, optimizer, every=4, compressor="strom(density(0.1, every=1)) | golomb_rice", unsent="1/n"
+        net, optimizer, every=4, method="strom(density(0.1, every=1)) | golomb_rice", unsent="1/n"
     )
     train(net, optimizer, rank, order, local.step)
 

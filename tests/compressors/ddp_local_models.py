@@ -241,7 +241,7 @@ def frozen_weights_whose_data_are_assigned_are_saved_and_loaded() -> None:
         net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).to(DEVICE)
         net[0].requires_grad_(False)
         method = {"kind": "wgt", "tau": 0.1, "exempt": {"names": ["0.*"]}}
-        return net, LocalSteps(net, sgd(net), every=1, compressor=method)
+        return net, LocalSteps(net, sgd(net), every=1, method=method)
 
     (net, local), (other, again) = made(), made()
     for model, value in ((net, 2.0), (other, 3.0)):

@@ -223,7 +223,7 @@ def agreed_weights_move_by_pseudo_gradients_less_residuals(setting: tuple[float 
     (unsent, fragments, delay), model, rank = setting, network(), dist.get_rank()
     parts: dict[str, Any] = {"unsent": unsent, "fragments": fragments, "delay_steps": delay}
     optimizer = optimizer_of(ADAM, model)
-    local = LocalSteps(model, optimizer, every=2, compressor=SPARSE, **parts)
+    local = LocalSteps(model, optimizer, every=2, method=SPARSE, **parts)
     begin = {name: tensor.clone() for name, tensor in local.state_dict()["agreed"].items()}
     weights = dict(model.named_parameters())
     learned = torch.zeros(flat(begin.values()).numel(), dtype=torch.float64)
@@ -253,7 +253,7 @@ def visible_elements_are_sent_as_pulseloco_says(pattern: PatternName) -> None:
     """Against a transcription of its rounds: FP32 pseudo-gradients, error feedback, DiLoCo's outer step."""
     rank, model = dist.get_rank(), network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
-    local = LocalSteps(model, optimizer, every=3, compressor="visible", outer=NESTEROV, pattern=pattern)
+    local = LocalSteps(model, optimizer, every=3, method="visible", outer=NESTEROV, pattern=pattern)
     names = list(local.state_dict()["agreed"])
     own, sent = dict(model.named_parameters()), 0
     size = sum(weights.numel() for weights in own.values())
@@ -327,7 +327,7 @@ def local_steps_that_go_on_from_a_state_end_with_the_same_bits() -> None:
             self.model = network()
             self.optimizer = optimizer_of(ADAM, self.model)
             options = {"every": 4, "fragments": 2, "delay_steps": 2, "unsent": "1/n", "outer": NESTEROV}
-            self.local = LocalSteps(self.model, self.optimizer, compressor=SPARSE, **options)  # type: ignore[arg-type]
+            self.local = LocalSteps(self.model, self.optimizer, method=SPARSE, **options)  # type: ignore[arg-type]
 
         def go(self, first: int, last: int) -> None:
             for step in range(first, last):
@@ -364,7 +364,7 @@ def what_a_thread_decodes_beside_the_training_is_not_its_time() -> None:
     for delay in (0, 1):
         model = nn.Linear(40, 3).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        local = LocalSteps(model, optimizer, every=2, delay_steps=delay, compressor="strom(0.001)")
+        local = LocalSteps(model, optimizer, every=2, delay_steps=delay, method="strom(0.001)")
         steps = []
         for _ in range(6):
             optimizer.zero_grad()
@@ -439,7 +439,7 @@ def a_round_under_way_is_over_when_a_state_is_loaded() -> None:
     """All workers go back to where they were, such as for a loss that grew; a ring compresses at each hop."""
     rank, model = dist.get_rank(), network()
     optimizer = optimizer_of(SGD, model)
-    local = LocalSteps(model, optimizer, every=2, delay_steps=1, pattern="ring", compressor=SPARSE)
+    local = LocalSteps(model, optimizer, every=2, delay_steps=1, pattern="ring", method=SPARSE)
     local._rounds.__dict__["_thread"] = Late()
     for step in range(2):
         saved = through_a_file(local.state_dict())
@@ -510,11 +510,11 @@ def what_local_steps_cannot_do_is_refused_in_a_line() -> None:
             local(exchange="gradients"),
             "ValueError: exchange = 'gradients': Input should be 'pseudo_gradients' or 'weights'",
         ),
-        (local(compressor="powersgd(2)"), "ValueError: compressor.kind = powersgd: "),
+        (local(method="powersgd(2)"), "ValueError: method.kind = powersgd: "),
         (local(downlink="fp16"), "ValueError: downlink = fp16 with allgather: only parameter_server"),
         (local(pattern="star"), "ValueError: pattern = 'star': Input should be 'allgather', 'hierarchical'"),
         (
-            local(compressor={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),
+            local(method={"kind": "wgt", "tau": 0.1, "exempt": {"names": ["head.*"]}}),
             "ValueError: exempt.names: 'head.*' matches no parameter",
         ),
         (

@@ -76,7 +76,7 @@ def workers_that_are_killed_are_named() -> None:
     model, local = sharded(mesh["shard"]), make_model()
     compress_replicas(model, mesh["replicate"], "wgt(0.01)")
     optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
-    steps = LocalSteps(local, optimizer, every=1, compressor=SPARSE, group=pair)
+    steps = LocalSteps(local, optimizer, every=1, method=SPARSE, group=pair)
     passed(model, 0)
     steps.step()
     pairs = DeviceMesh("cpu", torch.tensor([0, 1]), mesh_dim_names=("shard",))

@@ -19,7 +19,7 @@ def made(**options: Any) -> tuple[nn.Module, torch.optim.Optimizer, LocalSteps]:
         net,
         optimizer,
         every=4,
-        compressor="strom(density(0.1, every=1))",
+        method="strom(density(0.1, every=1))",
         unsent="1/n",
         outer=Outer(lr=0.7, momentum=0.9, nesterov=True),
         **options,

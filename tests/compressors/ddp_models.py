@@ -180,7 +180,7 @@ def a_copy_shares_nothing_and_training_goes_on_with_the_same_bits(method: str) -
         assert all(torch.equal(tensor, copies[n]) for n, tensor in kept.items())
         refused = "CompressionError: a copy of a CompressionState has no process group"
         assert refused in refusal(lambda made=made: made.synchronize(None))
-        other = Run(made.config)
+        other = Run(made.method)
         other.state.load_state_dict(made.state_dict())
         assert other.state.totals.steps == 3
 

@@ -31,7 +31,7 @@ def make(members: Members, **options: object) -> tuple[nn.Module, torch.optim.Op
         fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     local = LocalSteps(
-        model, optimizer, every=3, compressor="strom(density(0.2, every=1)) | golomb_rice", unsent="1/n",
+        model, optimizer, every=3, method="strom(density(0.2, every=1)) | golomb_rice", unsent="1/n",
         outer=Outer(lr=0.7, momentum=0.9, nesterov=True), members=members, **options,
     )  # fmt: skip
     return model, optimizer, local

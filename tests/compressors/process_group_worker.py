@@ -46,7 +46,7 @@ def regroup(worker: int, folder: str) -> None:
         torch.manual_seed(0)
         ddp, net = DistributedDataParallel(nn.Linear(8, 4)), nn.Linear(8, 4)
         state = compress_gradients(ddp, METHOD)
-        local = LocalSteps(net, torch.optim.SGD(net.parameters(), lr=0.1), every=1, compressor=METHOD)
+        local = LocalSteps(net, torch.optim.SGD(net.parameters(), lr=0.1), every=1, method=METHOD)
         ddp(torch.ones(2, 8)).sum().backward()
         local.step()
         assert state.totals.steps == local.totals.steps == 1

@@ -205,7 +205,7 @@ def test_a_last_round_of_few_examples_enlarges_no_residual(coordinator, examples
     model = torch.nn.Linear(20, 30)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     local = LocalSteps(
-        model, optimizer, every_examples=256, compressor="strom(density(0.1, every=1))",
+        model, optimizer, every_examples=256, method="strom(density(0.1, every=1))",
         members=members(coordinator),
     )  # fmt: skip
     local.join()
