@@ -116,7 +116,8 @@ BARE_NOTES = (
     "Why goals are missed: `linear(bits=8)` codes symbols by their frequencies: it counts them, measures "
     "each stream, as a message's length must be known before it is written, and writes the codes; "
     "`raw` is the same without. `wgt` has values to write beside positions, and its goal is lower than "
-    "that of `strom`.",
+    "that of `strom`. Decoding fills the sum, so it writes every element of a bucket; in the file of "
+    "2026-11-25 it only added what had arrived to a sum that was there.",
 )
 
 

@@ -1,4 +1,8 @@
-"""Why a run failed, and whether to resume it can help."""
+"""Why a run failed, and whether to resume it can help.
+
+Where a worker is lost, the others notice it in the transport (the compressors' `exchange/mesh.py`), and their
+functions end. Ray Train then starts all of them again, from the newest good checkpoint (`launch.py`).
+"""
 
 from typing import Literal
 
