@@ -61,7 +61,7 @@ def made(mesh: DeviceMesh | None, seed: int = 0) -> tuple[nn.Module, torch.optim
 def local_steps(model: nn.Module, optimizer: torch.optim.Optimizer, **options: Any) -> LocalSteps:
     defaults = {
         "every": 3,
-        "compressor": "strom(density(0.2, every=1)) | golomb_rice",
+        "method": "strom(density(0.2, every=1)) | golomb_rice",
         "unsent": "1/n",
         "outer": Outer(lr=0.7, momentum=0.9, nesterov=True),
     }

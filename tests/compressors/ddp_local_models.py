@@ -26,7 +26,7 @@ RESHARDED: dict[str, dict[str, Any]] = {
     "mean": {},
     "outer": {"outer": Outer(lr=0.7, momentum=0.9, nesterov=True)},
     "late": {"fragments": 2, "delay_steps": 2},
-    "unsent": {"unsent": "1/n", "compressor": "strom(density(0.1, every=1))"},
+    "unsent": {"unsent": "1/n", "method": "strom(density(0.1, every=1))"},
     "examples": {"delay_steps": 3},
 }
 """By name, arguments of local steps; in `examples`, workers weigh."""

@@ -47,17 +47,17 @@ CONSERVED = ((0.0, 1, 0), (0.0, 2, 0), ("1/n", 1, 0), ("1/n", 2, 0), (0.0, 1, 1)
 """What is unsent in own weights, fragments and delay."""
 OFFLOADED: dict[str, dict[str, Any]] = {
     "mean": {},
-    "DiLoCo": {"outer": NESTEROV, "compressor": SPARSE},
+    "DiLoCo": {"outer": NESTEROV, "method": SPARSE},
     "late fragments": {
         "fragments": 2,
         "delay_steps": 2,
         "unsent": "1/n",
         "outer": NESTEROV,
-        "compressor": SPARSE,
+        "method": SPARSE,
     },
-    "blend": {"delay_steps": 1, "blend": 0.3, "compressor": SPARSE},
-    "sharded": {"pattern": "sharded", "compressor": "chunked_topk(8, chunk=64) | quantile(bits=2) | chunked"},
-    "weights": {"exchange": "weights", "compressor": "linear(8)"},
+    "blend": {"delay_steps": 1, "blend": 0.3, "method": SPARSE},
+    "sharded": {"pattern": "sharded", "method": "chunked_topk(8, chunk=64) | quantile(bits=2) | chunked"},
+    "weights": {"exchange": "weights", "method": "linear(8)"},
 }
 BATCHES = (12, 4)
 """Examples a step, by rank, where examples count."""

@@ -204,10 +204,11 @@ def test_members_with_fragments_or_a_delay_are_killed_and_come_back(run, options
     run.go_on(3, "a")
     run.start("b", **options)
     run.go_on(6, *"ab")
+    while len(set.intersection(*agree(run, *"ab"))) < 3:  # one that applies several at once logs the last
+        run.go_on(1, *"ab")
     for name in "ab":
         run.kill(name, signal.SIGTERM)
-    first, second = agree(run, *"ab")
-    assert len(first & second) >= 3
+    agree(run, *"ab")
 
 
 def test_an_island_is_lost_with_one_of_its_processes_and_comes_back(run):

@@ -691,7 +691,7 @@ def test_weights_that_are_not_finite_reach_nobody(coordinator):
     ("options", "message"),
     [
         ({"pattern": "ring"}, "pattern = ring with members: must be allgather"),
-        ({"exchange": "weights", "compressor": "none"}, "exchange = weights with members"),
+        ({"exchange": "weights", "method": "none"}, "exchange = weights with members"),
         ({"fragments": 2, "every": 3}, "every = 3 with members: must be a multiple of fragments = 2"),
         ({"delay_steps": 2, "fragments": 2}, "delay_steps = 2 with members: must be below every / fragments"),
         ({"key": KEY}, "key with members: leave it out"),
