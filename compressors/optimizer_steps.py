@@ -91,8 +91,12 @@ class StepTracker:
 
     def on_step(self, optimizer: Optimizer, stepped: set[int]) -> None:
         """Called after a step of any optimizer, with the ids of its parameters; may warn."""
-        self._stepped |= stepped
         state = self._state()
+        # A fused optimizer is called in a step that a scaler leaves out, too; its kernel looks at this.
+        found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and state is not None and state.last_step.skipped and found_inf.item():
+            return
+        self._stepped |= stepped
         if not self._checks or StepTracker.warned or state is None or not state.last_step.residual_squares:
             return  # with no residuals, nothing was held back
         if stepped.isdisjoint(map(id, self._parameters().values())):

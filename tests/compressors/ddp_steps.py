@@ -5,6 +5,7 @@ What a script clears, when, and to what, must not change what it trains.
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -184,11 +185,13 @@ def training_goes_on_where_the_first_step_is_skipped(clearing: tuple[str, bool])
 @scenario(2)
 def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() -> None:
     """One pass for both; only one of them has an infinity."""
-    for overflow in (None, 1):
+    for overflow, fused in product((None, 1), (False, True)):
         plain, model = halves()
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
-        optimizers = [torch.optim.SGD(part.parameters(), lr=1.0) for part in (plain.one, plain.two)]
+        optimizers = [
+            torch.optim.SGD(part.parameters(), lr=1.0, fused=fused) for part in (plain.one, plain.two)
+        ]
         sums = Sums(plain)
         for step in range(4):
             factor = math.inf if step == overflow and dist.get_rank() else 1.0
@@ -210,11 +213,11 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
 
 @scenario(2)
 def a_skipped_step_of_two_passes_leaves_residuals_as_before_it_under_a_scaler() -> None:
-    for overflow in (0, 1):
+    for overflow, fused in product((0, 1), (False, True)):
         plain, model = halves()
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
-        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, fused=fused)
         for step in range(3):
             before = {name: residual.clone() for name, residual in state.feedback.residuals.items()}
             for part in range(2):
