@@ -183,6 +183,8 @@ class CompressionState(WorkerState):
         self._agreed: dict[tuple[int, ...], list[str]] = {}
         """The parameter names of buckets on which all workers agree, by index and the ids of the
         parameters."""
+        self._left: set[int] = set()
+        """Ids of the parameters that are still to be exchanged in the backward pass."""
 
     def __reduce__(self) -> tuple[type["StateCopy"], tuple[Method, dict[str, Any]]]:
         """Copies and pickles as a `StateCopy`: the way to other workers is no data."""
@@ -190,9 +192,14 @@ class CompressionState(WorkerState):
 
     def synchronize(self, bucket: GradBucket) -> Future[Tensor]:
         """What the hook does; see `hook.compression_hook`."""
-        if bucket.index() == 0:
+        parameters = bucket.parameters()
+        ids = set(map(id, parameters))
+        # In a static graph's first pass, each bucket has index 0, and none is the last.
+        begins = not self._left >= ids
+        if begins:
             self._begin()
-        names = self._names_in(bucket)
+        names = self._names_in(bucket.index(), parameters)
+        self._left = (self._names.keys() if begins else self._left) - ids
         # What was exchanged before is not exchanged again; averaging identical values is a no-op.
         is_noop = self._reducer.averages and self.gradient_scale == 1
         orders = self.feedback.orders  # not those of `GradBucket.gradients`, which has all rows in a row
@@ -200,7 +207,7 @@ class CompressionState(WorkerState):
         earlier = {name: orders[name].flat(_real(copy)) for name, copy in copies.items()}
         if earlier and not bucket.buffer().any():
             earlier = {}  # under Join, this rank has no data left: DDP gives it zeros
-        sizes, is_last = [self._parameters[name].numel() for name in names], bucket.is_last()
+        sizes, is_last = [self._parameters[name].numel() for name in names], not self._left
         named = Bucket(
             bucket.index(), bucket.buffer(), names, sizes, is_awaited=is_last, earlier=earlier,
             scale=self._scale, ddp=bucket,
@@ -210,8 +217,8 @@ class CompressionState(WorkerState):
         if is_last:
             self._end_pass()
             self._accumulated.end()
-        parameters, strides = self._parameters, self._strides
-        if self._by_strides and any(parameters[name].stride() != strides[name] for name in names):
+        known, strides = self._parameters, self._strides
+        if self._by_strides and any(known[name].stride() != strides[name] for name in names):
             return summed.then(Once(lambda done: self._turned(done.value(), names)))
         return summed
 
@@ -253,14 +260,13 @@ class CompressionState(WorkerState):
             self._rebuilt = True
             self._lay_out()
 
-    def _names_in(self, bucket: GradBucket) -> list[str]:
+    def _names_in(self, index: int, parameters: Sequence[Tensor]) -> list[str]:
         """Names of a bucket's parameters. For a new bucket, all workers first check that they agree on it.
 
         After the first step, DDP uses worker 0's layout of buckets on all workers. Workers that agreed on the
         first layout therefore meet the new one in the same step.
         """
-        parameters = bucket.parameters()
-        key = (bucket.index(), *map(id, parameters))
+        key = (index, *map(id, parameters))
         names = self._agreed.get(key)
         if names is None:
             if not self._names.keys() >= set(key[1:]):
@@ -271,7 +277,7 @@ class CompressionState(WorkerState):
                     )
                 )
             names = [self._names[id(parameter)] for parameter in parameters]
-            places = {f"bucket {bucket.index()}, parameter {place}": name for place, name in enumerate(names)}
+            places = {f"bucket {index}, parameter {place}": name for place, name in enumerate(names)}
             self._check_agreement_and_connect({**self._ddp_options, **described(self._parameters), **places})
             self._agreed[key] = names
         return names

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from ddp import (
     ELEMENTS,
     TINY_BUCKETS,
+    Network,
     Run,
     assert_close,
     everyone,
@@ -134,6 +135,29 @@ def what_an_earlier_pass_exchanged_is_found_however_weights_lie_in_memory() -> N
             run = Run(line, model=model, loss=lambda model, rank, step: model(given(rank, step)))
             results.append(passes(run, "x x", scale))
         assert_close(*results)
+
+
+class TwoTypes(Network):
+    """One bucket for each type in a first step, whatever its size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 5).double()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.last(super().forward(inputs).double())
+        return outputs
+
+
+@scenario(2)
+def the_first_pass_of_a_static_graph_is_one_pass_however_many_buckets_it_has() -> None:
+    results = []
+    for line in (None, "wgt(1e-30)"):
+        torch.manual_seed(0)
+        run = Run(line, model=TwoTypes(), static_graph=True)
+        results.append(passes(run, "x x"))
+    assert_close(*results)
+    assert run.state.totals.steps == 1
 
 
 @scenario(2)
