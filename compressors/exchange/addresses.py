@@ -5,17 +5,21 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
+from threading import Thread
 
 import psutil
 import torch
 import torch.distributed as dist
 
-from ..errors import reaching
+from ..errors import UNKNOWN_WORKER, PeerLost, reaching
 from ..torch_internals import PrefixStore, TCPStore, backend_options, default_store, underlying
 
 _LOOPBACK = "127.0.0.1"
+_MARGIN_S = 1.0
+"""After which a store itself would have told that a worker is late."""
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 """In order of preference."""
@@ -28,19 +32,36 @@ def all_gather_bytes(data: bytes, group: dist.ProcessGroup | None = None) -> lis
     joins a new process group counts as one that has survived an earlier one.
 
     Raises:
-        PeerLost: a worker has sent nothing for the timeout of the process group.
+        PeerLost: a worker, or the store, has sent nothing for the timeout of the process group.
     """
     group = dist.group.WORLD if group is None else group
     assert group is not None
-    rank, timeout = dist.get_rank(group), timeout_of(group)
+    rank, workers, timeout = dist.get_rank(group), dist.get_world_size(group), timeout_of(group)
     calls = PrefixStore(f"taugrad/{group.group_name}", default_store())
-    store = PrefixStore(str(calls.add(f"calls of {rank}", 1)), calls)
-    store.set(str(rank), data)  # type: ignore[arg-type]  # stubs know text only
-    gathered = []
-    for worker in range(dist.get_world_size(group)):
-        with reaching(worker):
-            store.wait([str(worker)], timeout)
-            gathered.append(bytes(store.get(str(worker))))
+    gathered, answer = list[bytes](), Future[None]()
+
+    def gather() -> None:
+        try:
+            store = PrefixStore(str(calls.add(f"calls of {rank}", 1)), calls)
+            store.set(str(rank), data)  # type: ignore[arg-type]  # stubs know text only
+            for worker in range(workers):
+                with reaching(worker):
+                    store.wait([str(worker)], timeout)
+                    gathered.append(bytes(store.get(str(worker))))
+            answer.set_result(None)
+        except BaseException as error:  # raised where it was asked
+            answer.set_exception(error)
+
+    # A store whose host is stopped, or cannot be reached, lets its clients wait for ever.
+    Thread(target=gather, name="taugrad-store", daemon=True).start()
+    before = -1
+    while before < len(gathered) and not answer.done():
+        before = len(gathered)
+        wait([answer], timeout.total_seconds() + _MARGIN_S)
+    if not answer.done():
+        reason = f"has sent nothing for {timeout.total_seconds():g} s: the process group's store hangs"
+        raise PeerLost(UNKNOWN_WORKER, f"{reason}, is stopped, or cannot be reached")
+    answer.result()
     return gathered
 
 

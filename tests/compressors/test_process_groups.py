@@ -4,12 +4,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import process_group_worker
 import pytest
 from forked import run_workers
 from needs import missing
+
+from taugrad.compressors import PeerLost
+from taugrad.compressors.exchange import addresses
 
 ADDRESSES = ("fd77::1", "fd77::2")
 TIMEOUT_S = 120
@@ -65,3 +71,24 @@ def test_workers_on_hosts_with_ipv6_alone_connect(hosts: list[str], tmp_path: Pa
 
 def test_a_group_made_anew_by_a_survivor_and_a_fresh_worker_connects(tmp_path: Path) -> None:
     run_workers(Path(SCRIPT), lambda worker: ("regroup", worker, tmp_path), 3, timeout_s=TIMEOUT_S)
+
+
+def test_a_store_that_hangs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Event()
+
+    class HangingStore:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def add(self, *_: object) -> int:
+            return int(ended.wait())
+
+    monkeypatch.setattr(addresses, "PrefixStore", HangingStore)
+    monkeypatch.setattr(addresses, "default_store", lambda: None)
+    monkeypatch.setattr(addresses, "timeout_of", lambda _: timedelta(seconds=0.05))
+    monkeypatch.setattr(addresses, "_MARGIN_S", 0.0)
+    monkeypatch.setattr(addresses.dist, "get_rank", lambda _: 1)
+    monkeypatch.setattr(addresses.dist, "get_world_size", lambda _: 2)
+    with pytest.raises(PeerLost, match=r"nothing for 0\.05 s: the process group's store hangs"):
+        addresses.all_gather_bytes(b"", SimpleNamespace(group_name="all"))  # type: ignore[arg-type]
+    ended.set()
