@@ -442,6 +442,24 @@ def test_members_that_cannot_reach_each_other_are_named(serve, caplog, monkeypat
     assert sorted(slots.groups()) == ["0", "1"]
 
 
+@pytest.mark.parametrize("endpoint", ["", "nonsense", "a b:1", "*:5", "127.0.0.1:0", "127.0.0.1:99999"])
+def test_a_process_that_names_no_address_ends_no_member(endpoint, serve, caplog):
+    server = serve()
+    hello = Hello(process="other", rules=Rules(), endpoint=endpoint)
+    with (
+        zmq.Context() as context,
+        sockets.dealer(context, server.address, KEY, sockets.COORDINATOR, "other") as other,
+        closing(session(server)) as first,
+    ):
+        other.linger = 0
+        wait_until(lambda: first.wait(0.1) or first.member.view is not None)
+        other.send(to_bytes(hello).data)
+        wait_until(
+            lambda: first.wait(0.1) or f"process other listens at {endpoint!r}: ignored" in caplog.text
+        )
+        assert len(first.member.slots) == 1
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
 def test_a_connection_to_a_host_that_has_vanished_ends(serve):
     server = serve()

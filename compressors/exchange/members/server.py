@@ -159,6 +159,8 @@ class CoordinatorServer:
             match message:
                 case Hello() if message.process != process:
                     log.warning("process %s says that it is %s: ignored", process, message.process)
+                case Hello() if not sockets.is_endpoint(message.endpoint):
+                    log.warning("process %s listens at %r: ignored", process, message.endpoint)
                 case Hello() | Report():
                     self._coordinator.handle(process, message, monotonic())
                 case Want():

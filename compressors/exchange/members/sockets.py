@@ -7,6 +7,7 @@ and logged. Everything is encrypted.
 import logging
 import socket
 from contextlib import suppress
+from ipaddress import ip_address
 
 import zmq
 from zmq.utils import z85
@@ -32,6 +33,15 @@ def address_of(listen: str) -> tuple[str, int]:
     if not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{listen!r}: must be HOST:PORT, or PORT of 127.0.0.1")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_endpoint(text: str) -> bool:
+    """Whether a text, untrusted, says where a `Listener` is: a number in place of a name, and a port."""
+    with suppress(ValueError):
+        host, port = address_of(text)
+        ip_address(host)
+        return port > 0
+    return False
 
 
 def dealer(
