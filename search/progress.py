@@ -73,6 +73,8 @@ class SearchProgress:
         self.running: dict[int, Trial] = {}
         self.unfinished: dict[str, str] = {}
         """MLflow runs that can be continued, by their spec's fingerprint."""
+        self.store_problem = ""
+        """Why the tracking store takes no training; empty: it does."""
         self._changed: Callable[[], None] = lambda: None
         self._before = self.record.seconds
         self._began = time.monotonic()
@@ -180,6 +182,11 @@ class SearchProgress:
         if lost:
             self._changed()
         return lost
+
+    def stop(self, number: int, problem: str) -> None:
+        """Called when the tracking store did not take a trial's training: the trial must be continued."""
+        self.store_problem = self.store_problem or problem
+        self.lose(number)
 
     def lose_all(self) -> list[int]:
         """Called when no trial runs any more; returns those without an end, which must be continued."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Draw = Callable[[SearchProgress, Path], None]
 """Draws a search's figure into a file."""
 FIGURE = "front.png"
+_AGAIN = "When it answers, give the same command again to continue"
 
 
 def run_search(search: Search, draw: Draw) -> int:
@@ -128,10 +129,14 @@ def _fit(
             except WriteError:
                 raise
             except Exception as error:  # the baseline's training may raise anything
-                if settings.objective == "constraint":
+                if not progress.store_problem and settings.objective == "constraint":
                     return f"the baseline failed: {reason_of(error)}"
         storage = address_of(search.spec(search.middle).storage)
-        run_all(progress, lambda: run_trials(progress, context(), corners, storage), unfinished)
+        if not progress.store_problem:
+            run_all(progress, lambda: run_trials(progress, context(), corners, storage), unfinished)
+    if progress.store_problem:
+        ended = f"{len(progress.record.ended)} of {settings.trials} trials have ended"
+        return f"MLflow takes no training ({progress.store_problem}); {ended}. {_AGAIN}"
     return ""
 
 

@@ -5,8 +5,9 @@ import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -15,6 +16,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.claims import judged
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
+from taugrad.platform.tracking.masking import first_line
 from taugrad.platform.tracking.store import open_client, start_run
 
 from .objective import Objective, TrialOutcome
@@ -24,6 +26,11 @@ FIRST_VALUE, SECOND_VALUE = "objective_1", "objective_2"
 """The values in a report for the sampler."""
 
 Report = Callable[[dict[str, Any]], None]
+T = TypeVar("T")
+
+
+class StoreUnavailable(Exception):
+    """The tracking store did not take the start of a training: the next trial would meet the same."""
 
 
 class Task(BaseModel):
@@ -67,12 +74,13 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
 
     Raises:
         Exception: a training failed.
+        StoreUnavailable: a training could not begin; the trial has not failed.
         ValueError: a training ended with a value that is not finite.
     """
     if task.problem:
         raise ValueError(task.problem)
     specs = [RunSpec.model_validate_json(spec) for spec in task.specs]
-    client = open_client(context.tracking_uri)
+    client = _from_store(lambda: open_client(context.tracking_uri))
     values, metric = context.objective.values, context.objective.metric
     done, spent = list[TrialOutcome](), 0.0
 
@@ -94,7 +102,7 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
         if known is not None:
             outcome = known
         else:
-            run_id = _run(client, task, spec, context.parent_run)
+            run_id = _from_store(partial(_run, client, task, spec, context.parent_run))
             located = placed(spec, Path(context.folder) if context.folder else None)
             outcome = train(located, client, run_id, context.evaluate, metric, on_evaluation)
             outcome = replace(outcome, run_id=run_id)
@@ -113,6 +121,13 @@ def summary(outcomes: Sequence[TrialOutcome], metric: Metric) -> TrialOutcome:
         statistics.fmean(outcome.wire_bytes for outcome in outcomes),
         outcomes[0].examples,
     )
+
+
+def _from_store(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except Exception as error:  # whatever MLflow, its database or the network raises
+        raise StoreUnavailable(first_line(error)) from error
 
 
 def _run(client: Any, task: Task, spec: RunSpec, parent: str) -> str:

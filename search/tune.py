@@ -20,7 +20,7 @@ from .objective import TrialOutcome, in_better_fronts
 from .progress import SearchProgress
 from .run_trial import in_own_process
 from .sampling import make_sampler
-from .trial import FIRST_VALUE, SECOND_VALUE, Task, TrialContext, run_task
+from .trial import FIRST_VALUE, SECOND_VALUE, StoreUnavailable, Task, TrialContext, run_task
 
 if TYPE_CHECKING:
     from ray import tune
@@ -37,6 +37,8 @@ _HANDOVER, _HANDOVER_S = "TUNE_FUNCTION_THREAD_TIMEOUT_S", "120"
 Tune's default of 2 s it would abort the next one, and call no callback."""
 FAILURE = "failure"
 """In a report: why the trial failed."""
+NO_STORE = "no_store"
+"""In a report: why the tracking store did not take a training, which ends the search."""
 MOST = 3
 """How often a trial is started in one start of a search before it counts as failed."""
 _ENOUGH = 3
@@ -63,7 +65,10 @@ def run_baseline(progress: SearchProgress, context: TrialContext) -> None:
         except Exception as error:
             if process_died(error) and attempt < MOST:
                 continue
-            progress.end(task.number, "failed", reason_of(error))
+            if isinstance(_inner(error), StoreUnavailable):
+                progress.stop(task.number, str(_inner(error)))
+            else:
+                progress.end(task.number, "failed", reason_of(error))
             raise
         for result in results:
             progress.report(task.number, result)
@@ -96,7 +101,7 @@ def run_all(
         left = progress.left
         run()
         lost = progress.lose_all()
-        if progress.exhausted() or (progress.left == left and not lost):
+        if progress.store_problem or progress.exhausted() or (progress.left == left and not lost):
             return  # another run would do no more than this one
         begun.update(lost)
         for number in lost:
@@ -169,7 +174,10 @@ def _trainable(config: dict[str, Any], context: TrialContext) -> None:
     except Exception as error:
         # If this raised, Tune would end the process, and the sampler would get no value.
         worst = dict(zip((FIRST_VALUE, SECOND_VALUE), context.objective.worst(), strict=False))
-        tune.report({FAILURE: reason_of(error), "evaluation": 0, **worst})
+        failure = {FAILURE: reason_of(error)}
+        if isinstance(error, StoreUnavailable):
+            failure = {NO_STORE: str(error)}
+        tune.report({**failure, "evaluation": 0, **worst})
 
 
 def _parts(progress: SearchProgress, sampler: Any) -> "tuple[Any, tune.Callback, tune.Stopper]":
@@ -194,7 +202,9 @@ def _parts(progress: SearchProgress, sampler: Any) -> "tuple[Any, tune.Callback,
 
     class Writing(tune.Callback):
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any) -> None:
-            if FAILURE in result:
+            if NO_STORE in result:
+                progress.stop(_number(trial), result[NO_STORE])
+            elif FAILURE in result:
                 progress.end(_number(trial), "failed", result[FAILURE])
             else:
                 progress.report(_number(trial), result)
@@ -221,7 +231,7 @@ def _parts(progress: SearchProgress, sampler: Any) -> "tuple[Any, tune.Callback,
             return False
 
         def stop_all(self) -> bool:
-            return bool(progress.exhausted())
+            return bool(progress.store_problem or progress.exhausted())
 
     return Pruning(), Writing(), Budget()  # type: ignore[no-untyped-call]
 

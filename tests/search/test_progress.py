@@ -197,6 +197,22 @@ def test_a_trial_that_is_lost_again_and_again_has_failed(start):
     assert [trial.ending for trial in start("--search.trials", "3").record.ended] == ["failed"] * 3
 
 
+def test_a_store_that_takes_no_training_ends_the_search_and_spends_no_trial(start):
+    progress = start("--search.trials", "3")
+    runs = []
+
+    def run() -> None:
+        runs.append(progress.begin(point(0.01)).number)
+        progress.stop(runs[-1], "no store")
+
+    run_all(progress, run, dict)
+    assert runs == [0]
+    assert progress.incomplete
+    again = start("--search.trials", "3")
+    assert again.left == 3
+    assert again.begin(point(0.01)).number == 0
+
+
 def test_a_search_that_did_not_try_all_it_should_says_so_and_fails(start):
     progress = start("--search.trials", "4", "--search.name", "mine")
     run, runs = tune(progress, lambda *_: False)

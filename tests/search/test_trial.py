@@ -8,7 +8,7 @@ from mlflow.tracking import MlflowClient
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.search.objective import Objective, TrialOutcome
-from taugrad.search.trial import Task, TrialContext, run_task
+from taugrad.search.trial import StoreUnavailable, Task, TrialContext, run_task
 
 MINE = """
 def curve(spec):
@@ -56,6 +56,15 @@ def test_a_metric_that_the_store_does_not_take_ends_no_training(here, monkeypatc
     reports = []
     run_task(task(seeds=(0,)), here, reports.append)
     assert reports[-1]["full"]
+
+
+def test_a_store_that_takes_no_run_is_no_fault_of_the_trial(here, monkeypatch):
+    def away(*_, **__):
+        raise OSError("no store")
+
+    monkeypatch.setattr(MlflowClient, "create_run", away)
+    with pytest.raises(StoreUnavailable, match="no store"):
+        run_task(task(seeds=(0,)), here, lambda _: None)
 
 
 def test_known_trainings_are_taken_over(here):
