@@ -87,6 +87,10 @@ def run_auto(spec: RunSpec, source: str, goal: Goal, train: Train) -> int:
         _announce(spec, chosen, console)
         check(chosen, source, local=is_local())
         return _spend(spec, source, goal.budget, train, client, console)
+    if spec.publish.path and not goal.once:
+        several = "several trainings are compared, and each would publish there"
+        hint = "give --publish.path '' and train the result, or give --once or --budget"
+        raise SpecError(source, f"publish.path = {spec.publish.path}: {several}; {hint}")
     metric = common_metric([spec], source)
     first, further = _proposals(spec, source, console)
     _announce(spec, first, console)

@@ -50,8 +50,8 @@ def at_density(spec: RunSpec, density: float, *, early_momentum: bool = False) -
 
 
 def without_compression(spec: RunSpec) -> RunSpec:
-    """The uncompressed run that a tolerance refers to, which publishes nothing; may raise ValidationError."""
-    tree = {**in_optimizer(spec), "publish": {}}
+    """The uncompressed run that a tolerance refers to; may raise ValidationError."""
+    tree = in_optimizer(spec)
     for sync in (tree["sync"], tree["sync"].get("of", {})):
         if "downlink" in sync:
             sync["downlink"] = None

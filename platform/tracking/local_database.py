@@ -1,7 +1,7 @@
 """A local database whose folder was moved or copied, and where the files of its experiments are.
 
-MLflow writes absolute paths into its databases. Artifacts and checkpoints that lie beside the database are
-found there again.
+MLflow writes absolute paths into its databases. Artifacts, checkpoints and published weights that lie beside
+the database are found there again.
 """
 
 import logging
@@ -80,7 +80,7 @@ def _rewrite(database: Path, former: Path, here: Path) -> None:
         for table, column, (old, new), only in (
             ("experiments", "artifact_location", addresses, "TRUE"),
             ("runs", "artifact_uri", addresses, "TRUE"),
-            ("tags", "value", paths, f"key = '{names.TAG_CHECKPOINTS}'"),
+            ("tags", "value", paths, f"key IN ('{names.TAG_CHECKPOINTS}', '{names.TAG_PUBLISHED}')"),
         ):
             connection.execute(
                 f"UPDATE {table} SET {column} = ? || substr({column}, ?) "

@@ -11,6 +11,7 @@ from taugrad.platform import doctor
 from taugrad.platform.launching.driver import preflight
 from taugrad.platform.launching.driver import train as command
 from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec.run import PublishConfig
 from taugrad.platform.tracking import names, store
 from taugrad.platform.tracking.local_database import locations
 
@@ -82,6 +83,24 @@ def test_a_link_to_the_folder_is_no_move(project, tmp_path, monkeypatch, caplog)
     store.open_client()
     assert locations(folder / "mlflow.db") == before
     assert caplog.text == ""
+
+
+def test_a_run_goes_on_publishing_where_it_did(project, tmp_path, monkeypatch):
+    folder, _, spec = project
+    spec = spec.model_copy(update={"publish": PublishConfig(path="weights")})
+    (folder / "weights").mkdir()
+    client = store.open_client()
+    run = store.start_run(client, spec, tags={names.TAG_PUBLISHED: str(folder / "weights")})
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert command._spec_of(client, run).publish.path == str(folder / "weights")
+    monkeypatch.chdir(tmp_path)
+    shutil.move(folder, tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "there")
+    utils._artifact_repos_cache.clear()
+    found = command._spec_of(store.open_client(), run)
+    assert found.publish.path == str(tmp_path / "there" / "weights")
 
 
 def test_what_is_left_behind_is_refused_in_a_line(project, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from finished import StandIn, leave
 from specs import digits
 
-from taugrad.platform.spec import RunSpec
+from taugrad.platform.spec import RunSpec, SpecError
 from taugrad.platform.spec.synchronization import SimulatedSync, real
 from taugrad.platform.tasks.metric import ACCURACY
 from taugrad.platform.tracking import names
@@ -122,6 +122,16 @@ def test_once_is_one_training_whose_result_is_asked_of_nobody(uri, monkeypatch, 
     assert run_auto(digits(**fields), "spec.yaml", Goal(None, None, once=True), train) == FAILED
 
 
+def test_trainings_that_are_compared_publish_nowhere(uri):
+    train = Trainer(uri, {})
+    spec = digits(publish={"path": "weights"})
+    with pytest.raises(SpecError, match=r"^spec.yaml: publish.path = weights: several trainings"):
+        run_auto(spec, "spec.yaml", Goal(None, 0.5), train)
+    assert train.specs == []
+    run_auto(spec, "spec.yaml", Goal(None, None, once=True), train)
+    assert [one.publish.path for one in train.specs] == ["weights"]
+
+
 def test_a_budget_is_one_training(uri, capsys):
     train = Trainer(uri, {})
     assert run_auto(digits(compressor="linear"), "spec.yaml", Goal(0.03, 0.5), train) == OK
@@ -161,7 +171,6 @@ def test_the_run_without_compression_has_the_methods_momentum_and_nothing_else_o
     assert bare.training.optimizer.momentum == 0.7
     assert bare.sync.of.downlink is None
     assert bare.name.startswith("mine: none")
-    assert not without_compression(digits(publish={"path": "weights"})).publish.path
 
 
 def test_local_steps_are_encrypted_as_the_run_is():

@@ -58,6 +58,8 @@ def launch(
     with nullcontext(lock) if lock else RunLock(client, run_id, new=True) as taken:
         with suppress(Exception):  # a comfort for people; the run needs no store to go on
             client.set_tag(run_id, names.TAG_CHECKPOINTS, folder.address)
+            if spec.publish.path:
+                client.set_tag(run_id, names.TAG_PUBLISHED, address_of(spec.publish.path))
         status: Status = "KILLED"
         try:
             _set_aside(folder)

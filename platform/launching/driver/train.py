@@ -257,10 +257,19 @@ def _spec_of(client: "MlflowClient", run_id: str) -> RunSpec:
         spec = RunSpec.model_validate(tree)
     except ValidationError as error:  # another version of taugrad wrote it
         raise SpecError(f"run {run_id}", *(problem for _, problem in explain(error.errors()))) from None
+    if published := run.data.tags.get(names.TAG_PUBLISHED):
+        publish = spec.publish.model_copy(update={"path": _published_at(spec.publish.path, published)})
+        spec = spec.model_copy(update={"publish": publish})
     checkpoints = run.data.tags.get(names.TAG_CHECKPOINTS)
     if checkpoints is None:
         return spec
     return spec.model_copy(update={"storage": Path(_storage_of(spec, run_id, checkpoints))})
+
+
+def _published_at(path: str, former: str) -> str:
+    """Where a run goes on publishing: where it did, or in this folder if that place was moved here."""
+    here = address_of(path)
+    return here if Path(here).exists() and not Path(former).exists() else former
 
 
 def _storage_of(spec: RunSpec, run_id: str, checkpoints: str) -> str:
