@@ -209,8 +209,8 @@ def keep_text(folder: RunFolder, name: str, text: str) -> str:
 
 
 def text_of(folder: RunFolder, name: str) -> str:
-    """A text where `keep_text` has put it; empty where there is none."""
+    """A text where `keep_text` has put it; empty where there is none. Raises OSError: it cannot be read."""
     try:
         return fallback(folder.run_id).text(name) or in_time(_STORE_S, lambda: folder.text(name))
-    except Exception:  # the storage is away: nothing was put there
-        return ""
+    except Exception as error:  # buckets raise many types
+        raise OSError(f"{folder.address}: {reason(error)}") from error

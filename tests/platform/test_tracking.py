@@ -16,7 +16,7 @@ from taugrad.platform.spec import RunSpec
 from taugrad.platform.spec.yaml_file import read_yaml
 from taugrad.platform.tracking import names, store
 from taugrad.platform.tracking.masking import masked, without_login
-from taugrad.platform.tracking.record import UNDELIVERED
+from taugrad.platform.tracking.record import UNDELIVERED, records_of
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -270,3 +270,23 @@ def test_how_to_deliver_is_said_as_a_shell_reads_it(tmp_path):
     (notice,) = _end(object(), "r", "FINISHED", held, folder)  # which no store answers
     command = notice.partition("again: ")[2]
     assert shlex.split(command) == ["taugrad", "deliver", f"{place}/{UNDELIVERED}"]
+
+
+def test_an_end_does_not_replace_metrics_that_cannot_be_read(tmp_path, monkeypatch):
+    from taugrad.platform.launching.driver.launch import _end
+    from taugrad.platform.launching.run_folder import RunFolder
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = RunFolder.at(str(tmp_path), "r")
+    waiting = folder.keep_text(UNDELIVERED, "metrics\n")
+
+    class Slow(RunFolder):
+        def text(self, name: str) -> str:
+            raise OSError("it has not answered for 30 s")
+
+    held = SimpleNamespace(is_ours=lambda: True)
+    (notice,) = _end(object(), "r", "FINISHED", held, Slow.at(str(tmp_path), "r"))
+    assert Path(waiting).read_text() == "metrics\n"
+    place = Path(shlex.split(notice.partition("when it answers again: ")[2])[-1])
+    assert place == tmp_path / "home" / ".taugrad" / "not-stored" / "r" / UNDELIVERED
+    assert records_of(place.read_text(), "end")[-1].ended == "FINISHED"

@@ -107,10 +107,12 @@ def _end(client: "MlflowClient", run_id: str, status: Status, lock: RunLock, fol
         return []
     except Exception as error:
         notice = f"MLflow does not answer ({masked(str(error))}): run {run_id} stays marked as running"
+    end = Record.now(ended=status, run=run_id).to_line()
     try:
-        left = text_of(folder, UNDELIVERED)
-        end = Record.now(ended=status, run=run_id)
-        place = keep_text(folder, UNDELIVERED, left + end.to_line())
+        try:
+            place = keep_text(folder, UNDELIVERED, text_of(folder, UNDELIVERED) + end)
+        except OSError:  # metrics that may wait there, unread, must not be replaced
+            place = fallback(run_id).keep_text(UNDELIVERED, end)
     except OSError as error:
         return [f"{notice}, and that cannot be kept: {error}"]
     return [f"{notice} until you say, when it answers again: taugrad deliver {shlex.quote(str(place))}"]
