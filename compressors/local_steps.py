@@ -208,8 +208,8 @@ class LocalSteps:
         require_sendable({f"buffer {name!r}": buffer for name, buffer in began.items()})
         worker_group, self._rank, placed = None, 0, None
         if members is None:
-            elements = sum(tensor.numel() for tensor in [*weights, *began.values()])
-            carrier = connected(group, most_bytes=self.workers * most_bytes_of(elements), key=key)
+            most_bytes = self.workers * most_bytes_of([*weights, *began.values()])
+            carrier = connected(group, most_bytes=most_bytes, key=key)
             worker_group, self._rank = WorkerGroup(carrier, weights[0].device, group), carrier.rank
             worker_group.broadcast([*weights, *self._others.values(), *began.values()])
             if pattern == "hierarchical":

@@ -15,12 +15,14 @@ import resource
 import secrets
 import socket
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from threading import Lock, Thread, current_thread
 from time import monotonic
 
 import numpy as np
 import psutil
+import torch
 import torch.distributed as dist
 import zmq
 from zmq.utils import z85
@@ -53,9 +55,10 @@ _REFUSED = {
 log = logging.getLogger("taugrad")
 
 
-def most_bytes_of(elements: int) -> int:
-    """An upper bound of the size of a message about so many elements, in bytes."""
-    return 12 * elements + (1 << 20)
+def most_bytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """An upper bound of the size of a message about tensors, in bytes."""
+    # A tensor shorter than its quantizer's block still has a whole table: at most 2^16 means of 2 bytes.
+    return sum(12 * tensor.numel() + (1 << 17) for tensor in tensors) + (1 << 20)
 
 
 class Mesh(Carrier):

@@ -143,7 +143,7 @@ class CompressedReducer(Reducer):
             return
         if self._pattern == "hierarchical":
             self._sites = self._sites or Sites.by_place(places_of(self._group))
-        most_bytes = most_bytes_of(sum(parameter.numel() for parameter in self._parameters.values()))
+        most_bytes = most_bytes_of(self._parameters.values())
         self._carrier = mesh = connected(self._group, most_bytes=most_bytes, key=self._key)
         self._close = finalize(self, mesh.close)
 

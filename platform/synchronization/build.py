@@ -221,13 +221,14 @@ class _Build:
     def _carrier(self, key: bytes | None) -> Carrier:
         """This worker's way to the others."""
         mode = self.mode
-        elements = sum(tensor.numel() for tensor in self.model.state_dict().values())
+        bound = most_bytes_of(self.model.state_dict().values())
         if isinstance(mode, HybridSync):  # activations of a whole batch
             linear = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)]
             widest = max(max(layer.in_features, layer.out_features) for layer in linear)
-            elements = max(elements, self.spec.training.largest_batch * widest)
+            activations = torch.empty(self.spec.training.largest_batch, widest, device="meta")
+            bound = max(bound, most_bytes_of([activations]))
         # What is handed on at sites is one message of all workers; agreed weights go with their momentum.
-        most_bytes = max(2, dist.get_world_size()) * most_bytes_of(elements)
+        most_bytes = max(2, dist.get_world_size()) * bound
         silent_after_s: float | None = None
         patient = False
         if isinstance(mode, AsyncSync):

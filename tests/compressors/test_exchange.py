@@ -13,7 +13,8 @@ import torch.distributed as dist
 from cases import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
-from workbench import other_defaults
+from workbench import Worker as OneWorker
+from workbench import other_defaults, random_gradients
 
 from taugrad.compressors.bucket.compressor import Worker
 from taugrad.compressors.bucket.ledger import Traffic
@@ -25,6 +26,7 @@ from taugrad.compressors.exchange.averaging import Averaging
 from taugrad.compressors.exchange.carrier import Arrivals, in_memory
 from taugrad.compressors.exchange.exchange import Exchange
 from taugrad.compressors.exchange.lockstep import Coroutine, run, run_lockstep
+from taugrad.compressors.exchange.mesh import most_bytes_of
 from taugrad.compressors.exchange.patterns import pattern_for
 from taugrad.compressors.exchange.patterns.allgather import AllGather
 from taugrad.compressors.exchange.patterns.base import ExchangeRecord
@@ -278,3 +280,13 @@ def test_what_fails_for_one_worker_fails_for_all():
     with pytest.raises(PeerLost, match="gone"):
         run(worker(1))
     assert run(worker(0)) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["quantile(bits=16, block=0)", "quantile(bits=13)", "wgt(0.1) | golomb_rice"]
+)
+def test_no_message_is_longer_than_a_mesh_takes(line: str) -> None:
+    """Parameters that are shorter than their table of means, too."""
+    sizes = [5] * 30
+    (payload,) = OneWorker(line, sizes).step(random_gradients(0, sizes)).payloads
+    assert len(payload) <= most_bytes_of(torch.empty(size, device="meta") for size in sizes)

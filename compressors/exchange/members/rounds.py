@@ -257,10 +257,10 @@ class MemberRounds(FragmentRounds):
         if self._session is not None and self._trains:
             return
         if self._session is None and not self._has_ended:
-            members, elements = self._members, sum(weights.numel() for weights in self.agreed.weights)
+            members = self._members
             self._session = Session(
                 members.coordinator, members.key, self._hello, host=members.host or self._own_address(),
-                most_bytes=2 * most_bytes_of(elements + sum(map(torch.numel, self.agreed.buffers.values()))),
+                most_bytes=2 * most_bytes_of([*self.agreed.weights, *self.agreed.buffers.values()]),
                 wait_s=members.wait,
             )  # fmt: skip
             finalize(self, self._session.close)
