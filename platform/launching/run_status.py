@@ -8,6 +8,9 @@ from typing import Any
 
 from ..training.reporting import TRAINING, RunProgress
 
+READING = "reading the data"
+"""The stage with which a group of workers begins, before any of them trains."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -61,6 +64,8 @@ class RunStatus:
         """Adds what the workers are doing now."""
         self._update.stages.append(stage)
         self._trains = stage == TRAINING
+        if stage == READING:  # what workers said that have died since is not agreed on
+            self._begun.clear()
 
     def decide(self, key: str, value: str) -> str:
         """Writes a value under a key where there is none yet; returns the value that is there."""

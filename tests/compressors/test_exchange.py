@@ -282,9 +282,7 @@ def test_what_fails_for_one_worker_fails_for_all():
     assert run(worker(0)) is None
 
 
-@pytest.mark.parametrize(
-    "line", ["quantile(bits=16, block=0)", "quantile(bits=13)", "wgt(0.1) | golomb_rice"]
-)
+@pytest.mark.parametrize("line", ["quantile(bits=16, block=0)", "quantile(bits=13)", "wgt(0.1)"])
 def test_no_message_is_longer_than_a_mesh_takes(line: str) -> None:
     """Parameters that are shorter than their table of means, too."""
     sizes = [5] * 30

@@ -8,7 +8,7 @@ import pytest
 import specs
 from recorder import Recorder, saved_in, trainer_of
 
-from taugrad.platform.launching.run_status import RunStatus
+from taugrad.platform.launching.run_status import READING, RunStatus
 from taugrad.platform.launching.worker.interruption import Interruption
 
 WORKERS = 4
@@ -49,6 +49,14 @@ def test_workers_in_lockstep_end_after_the_same_iteration():
     assert len(ends) == WORKERS
     assert len(set(ends.values())) == 1
     assert min(ends.values()) > 1
+
+
+def test_workers_that_are_started_anew_agree_among_themselves():
+    status = RunStatus()
+    assert status.propose_last(0, 30, 2) is None  # and then this group has died
+    status.add_stage(READING)
+    assert status.propose_last(1, 21, 2) is None
+    assert status.propose_last(0, 22, 2) == status.propose_last(1, 21, 2) == 22
 
 
 def test_a_worker_that_hears_no_answer_goes_on():

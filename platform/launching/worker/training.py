@@ -22,7 +22,7 @@ from ...training.reporting import Listener, RunProgress
 from ...training.trainer import Trainer
 from ...user_code import placing_errors
 from ..run_folder import keep_text
-from ..run_status import Job
+from ..run_status import READING, Job
 from .checkpoints import Checkpoints
 from .interruption import Interruption
 from .process_group import process_group, with_sites
@@ -52,7 +52,7 @@ def train(job: Job) -> None:
         journal = MetricsJournal(job.tracking_uri, job.run_id, notify) if rank == 0 else None
         listener, interrupted = _Listener(job.status, journal, checkpoints), False
         try:
-            listener.stage("reading the data")
+            listener.stage(READING)
             data = load(spec.data)
             if journal is not None and data.fingerprint:
                 journal.tag(names.TAG_DATA, data.fingerprint)
