@@ -156,11 +156,20 @@ def _cupy() -> Iterator[Finding]:
 
 
 def _ray() -> Iterator[Finding]:
-    address = os.environ.get("RAY_ADDRESS")
+    from .launching.driver.cluster_probe import check_cluster  # noqa: PLC0415
+    from .spec import SpecError  # noqa: PLC0415
+
+    address, version = os.environ.get("RAY_ADDRESS"), metadata.version("ray")
     goes = "RAY_ADDRESS is not set: each command starts a Ray of its own on 127.0.0.1"
     if address and address != "local":
         goes = f"runs go to RAY_ADDRESS = {address}"
-    yield Finding("Ray", "ok", f"{metadata.version('ray')}; {goes}")
+        try:
+            check_cluster(address)
+        except SpecError as error:
+            remedy = "start the cluster, or correct RAY_ADDRESS"
+            yield Finding("Ray", "wrong", f"{version}; RAY_ADDRESS = {error.problems[0]}", remedy)
+            return
+    yield Finding("Ray", "ok", f"{version}; {goes}")
 
 
 def _mlflow() -> Iterator[Finding]:

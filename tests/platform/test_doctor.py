@@ -36,6 +36,13 @@ def test_this_machine_can_train(findings, capsys):
     assert all(finding.remedy for finding in result.values() if finding.state == "wrong")
 
 
+def test_a_cluster_that_does_not_answer_is_wrong(findings, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    found = findings()["Ray"]
+    assert (found.state, found.remedy) == ("wrong", "start the cluster, or correct RAY_ADDRESS")
+    assert "RAY_ADDRESS = 127.0.0.1:1: no cluster answers there" in found.detail
+
+
 def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
     """Only what is a package can be installed again."""
 
