@@ -343,7 +343,7 @@ class Compressor:
 
 def _gain(residual: Tensor, gradient: Tensor) -> None:
     """Adds a gradient, except where the sum is not finite."""
-    total = residual + gradient
+    total = residual + gradient.to(residual.dtype)
     torch.where(torch.isfinite(total), total, residual, out=residual)
 
 

@@ -207,6 +207,7 @@ class Run:
         loss: Callable[[nn.Module, int, int], Tensor] = loss_of,
         pattern: PatternName | None = None,
         sites: Sequence[Sequence[int]] | None = None,
+        downlink: Config | None = None,
         **ddp_options: Any,
     ) -> None:
         self.model = make_model() if model is None else model.to(DEVICE)
@@ -216,7 +217,7 @@ class Run:
         self.ddp = DistributedDataParallel(self.model, **ddp_options)
         self.state: CompressionState = None  # type: ignore[assignment]
         if config is not None:
-            self.state = CompressionState(self.ddp, config, pattern=pattern, sites=sites)
+            self.state = CompressionState(self.ddp, config, pattern=pattern, sites=sites, downlink=downlink)
             self.ddp.register_comm_hook(self.state, hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.local = {

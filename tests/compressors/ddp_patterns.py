@@ -5,7 +5,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ddp import SIZES, Run, assert_same, everyone, new_group, refusal, scenario
+from ddp import (
+    SIZES,
+    Run,
+    assert_nothing_lost,
+    assert_same,
+    everyone,
+    make_model,
+    new_group,
+    refusal,
+    scenario,
+)
 from ddp_methods import keep_promises, refuse_or_skip, with_parts_left_out
 
 from taugrad.compressors import CompressionState
@@ -47,6 +57,17 @@ def a_pattern_keeps_what_a_method_promises(case: tuple[str, str]) -> None:
 @scenario(3, values=[*PATTERNS, "collective"])
 def a_step_that_is_not_finite_is_refused_or_skipped_by_all_of_a_pattern(pattern: str) -> None:
     refuse_or_skip("linear(4, block=50)" if pattern == "collective" else LINES[0], pattern=pattern)
+    if pattern in ("sharded", "parameter_server"):
+        refuse_or_skip(LINES[0], pattern=pattern, downlink="linear(4)")
+
+
+@scenario(2)
+def a_ring_keeps_what_a_skipped_step_had_of_parameters_in_float64() -> None:
+    run = Run("wgt(0.02, nonfinite='skip')", model=make_model().double(), pattern="ring")
+    run.poison = {1: ("middle.bias", float("inf"))}
+    run.steps(3)
+    assert run.skipped == [1]
+    assert_nothing_lost(run)
 
 
 @scenario(3, values=FIXED)

@@ -38,6 +38,8 @@ class Sharded(Pattern):
         """Gives the shards to owners, from worker 0 on; workers send by one method, owners by the other."""
         super().__init__(method, worker, sizes, feedback)
         self.shards = shards
+        # A step that is skipped takes back sums, too.
+        downlink = downlink.model_copy(update={"nonfinite": method.nonfinite})
         self._out = self._compressors(method, self.feedback)
         if worker.rank < len(shards):
             sums = self.feedback.sums = self.feedback.sums or Feedback(as_messages(downlink))
