@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from taugrad.platform.config import Config, descriptions
-from taugrad.platform.spec import RunSpec, SpecError
+from taugrad.platform.spec import COMMAND_LINE, RunSpec, SpecError
 from taugrad.platform.spec.allowing import is_allowed
 from taugrad.platform.spec.allowing import refusal as code_refusal
 from taugrad.platform.spec.data import ImportPath
@@ -16,6 +16,8 @@ from taugrad.platform.spec.overrides import ENVIRONMENT_PREFIX
 from taugrad.platform.spec.yaml_file import read_value
 
 _SECTION = "search"
+_PREFIX = f"{ENVIRONMENT_PREFIX}{_SECTION.upper()}__"
+"""Of the environment variables that set the section's fields."""
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -96,7 +98,9 @@ def take_section(tree: dict[str, Any], given: dict[str, str], source: str) -> Se
     try:
         settings = SearchConfig.model_validate(section | environment | on_command_line)
     except ValidationError as error:
-        raise SpecError(source, *[_explain(problem) for problem in error.errors()]) from None
+        problems = error.errors()
+        given_by = [_given_by(problem["loc"], on_command_line, environment) or source for problem in problems]
+        raise SpecError(source, *[_explain(problem) for problem in problems], sources=given_by) from None
     own_words = "evaluate" in environment or "evaluate" in on_command_line
     if settings.evaluate is not None and not own_words and not is_allowed():
         raise SpecError(source, code_refusal(f"{_SECTION}.evaluate", settings.evaluate))
@@ -117,12 +121,21 @@ def search_fields() -> list[FieldHelp]:
     ]
 
 
+def _given_by(
+    loc: tuple[int | str, ...], on_command_line: dict[str, Any], environment: dict[str, Any]
+) -> str:
+    """Where a wrong value comes from; empty for the file, or for what several fields say together."""
+    field = str(loc[0]) if loc else ""
+    if field in on_command_line:
+        return COMMAND_LINE
+    return f"{_PREFIX}{field.upper()}" if field in environment else ""
+
+
 def _environment() -> dict[str, Any]:
-    prefix = f"{ENVIRONMENT_PREFIX}{_SECTION.upper()}__"
     return {
-        (field := name.removeprefix(prefix).lower()): _value(field, value)
+        (field := name.removeprefix(_PREFIX).lower()): _value(field, value)
         for name, value in os.environ.items()
-        if name.startswith(prefix)
+        if name.startswith(_PREFIX)
     }
 
 

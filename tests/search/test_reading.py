@@ -160,3 +160,16 @@ def test_train_says_that_a_search_is_none_of_its_specs(tmp_path):
         read_spec(path)
     command = refusal.value.problems[0].partition(": ")[2]
     assert shlex.split(command) == ["taugrad", "search", str(path)]
+
+
+def test_a_wrong_field_of_the_section_is_named_with_the_place_that_gave_it(read, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAUGRAD_SEARCH__SEEDS", "0")
+    with pytest.raises(SpecError) as refused:
+        read(f"{SPEC}search: {{grace: 0}}", "--search.trials", "0", "--search.trail", "3")
+    places = dict(zip((p.split(" ")[0] for p in refused.value.problems), refused.value.sources, strict=True))
+    assert places == {
+        "search.grace": str(tmp_path / "find.yaml"),
+        "search.seeds": "TAUGRAD_SEARCH__SEEDS",
+        "search.trials": "command line",
+        "search.trail:": "command line",
+    }
