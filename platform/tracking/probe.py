@@ -25,6 +25,7 @@ VARIABLE = "MLFLOW_TRACKING_URI"
 _ALIVE_S, _ANSWER_S = 2.0, 15.0
 """For a first sign, and for an answer of a store that has given one: it may be slow, on a busy machine."""
 _ROOM = 2**20
+_SQLITE = b"SQLite format 3\0"
 _DATABASES = {"postgresql", "mysql", "mssql"}
 """Database servers that MLflow can use directly, by the beginning of their addresses."""
 _INSTALL = {"psycopg": "taugrad[postgres]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
@@ -108,6 +109,8 @@ def _ask_server(uri: str) -> None:
 
 def _check_folder(path: Path, *, writes: bool) -> None:
     folder = path.absolute().parent
+    if path.exists() and not _may_be_sqlite(path):  # MLflow would try for minutes
+        raise _problem(f"{path} is no sqlite database{_default()}; move it away, or set {VARIABLE}")
     if not writes:
         if not path.exists():
             raise _problem(f"there is no {path}{_default()}; give the command where the runs were trained")
@@ -118,6 +121,17 @@ def _check_folder(path: Path, *, writes: bool) -> None:
     if problem:
         what = "correct" if _is_set() else "change to a folder that can be written, or set"
         raise _problem(f"{path} cannot be written ({problem}){_default()}; {what} {VARIABLE}")
+
+
+def _may_be_sqlite(path: Path) -> bool:
+    """Whether a file is empty, as a new database may be, or begins as a database does."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) in (b"", _SQLITE)
+    except OSError:  # what it cannot do is said elsewhere
+        return True
 
 
 def unwritable(folder: Path) -> str:

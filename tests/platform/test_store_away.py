@@ -143,3 +143,18 @@ def test_the_probe_asks_nothing_of_a_server_with_a_certificate_that_it_does_not_
         with pytest.raises(SpecError):
             probe(address.replace("http:", "https:").replace("127.0.0.1", "127.0.0.1.invalid"))
         probe(address.replace("http:", "https:"))  # MLflow has its own settings for that
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_file_that_is_no_database_is_refused_before_mlflow_opens_it(tmp_path, monkeypatch, writes):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    path = tmp_path / "mlflow.db"
+    path.touch()
+    probe(f"sqlite:///{path}", writes=writes)
+    path.write_text("something else")
+    with pytest.raises(SpecError, match=r"mlflow\.db is no sqlite database, the default, .*; move it away"):
+        probe(f"sqlite:///{path}", writes=writes)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(SpecError, match="is no sqlite database"):
+        probe(f"sqlite:///{path}", writes=writes)
