@@ -4,11 +4,13 @@ import hashlib
 import ipaddress
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from threading import Thread
+from typing import TypeVar
 
 import psutil
 import torch
@@ -16,6 +18,8 @@ import torch.distributed as dist
 
 from ..errors import UNKNOWN_WORKER, PeerLost, reaching
 from ..torch_internals import PrefixStore, TCPStore, backend_options, default_store, underlying
+
+T = TypeVar("T")
 
 _LOOPBACK = "127.0.0.1"
 _MARGIN_S = 1.0
@@ -38,31 +42,41 @@ def all_gather_bytes(data: bytes, group: dist.ProcessGroup | None = None) -> lis
     assert group is not None
     rank, workers, timeout = dist.get_rank(group), dist.get_world_size(group), timeout_of(group)
     calls = PrefixStore(f"taugrad/{group.group_name}", default_store())
-    gathered, answer = list[bytes](), Future[None]()
+    number = answered(lambda: calls.add(f"calls of {rank}", 1), timeout)
+    store, gathered = PrefixStore(str(number), calls), list[bytes]()
 
-    def gather() -> None:
+    def get(key: str) -> bytes:
+        store.wait([key], timeout)
+        return bytes(store.get(key))
+
+    answered(lambda: store.set(str(rank), data), timeout)  # type: ignore[arg-type]  # stubs know text only
+    for worker in range(workers):
+        with reaching(worker):
+            gathered.append(answered(partial(get, str(worker)), timeout))
+    return gathered
+
+
+def answered(ask: Callable[[], T], timeout: timedelta) -> T:
+    """Asks a process group's store, in a thread; returns what it answers, or raises what it raises.
+
+    A store whose host is stopped, or cannot be reached, lets its clients wait for ever.
+
+    Raises:
+        PeerLost: it has not answered within the timeout, nor said that a worker is late.
+    """
+    answer = Future[T]()
+
+    def run() -> None:
         try:
-            store = PrefixStore(str(calls.add(f"calls of {rank}", 1)), calls)
-            store.set(str(rank), data)  # type: ignore[arg-type]  # stubs know text only
-            for worker in range(workers):
-                with reaching(worker):
-                    store.wait([str(worker)], timeout)
-                    gathered.append(bytes(store.get(str(worker))))
-            answer.set_result(None)
+            answer.set_result(ask())
         except BaseException as error:  # raised where it was asked
             answer.set_exception(error)
 
-    # A store whose host is stopped, or cannot be reached, lets its clients wait for ever.
-    Thread(target=gather, name="taugrad-store", daemon=True).start()
-    before = -1
-    while before < len(gathered) and not answer.done():
-        before = len(gathered)
-        wait([answer], timeout.total_seconds() + _MARGIN_S)
-    if not answer.done():
+    Thread(target=run, name="taugrad-store", daemon=True).start()
+    if wait([answer], timeout.total_seconds() + _MARGIN_S).not_done:
         reason = f"has sent nothing for {timeout.total_seconds():g} s: the process group's store hangs"
         raise PeerLost(UNKNOWN_WORKER, f"{reason}, is stopped, or cannot be reached")
-    answer.result()
-    return gathered
+    return answer.result()
 
 
 def backends_of(group: dist.ProcessGroup | None) -> dict[str, str]:

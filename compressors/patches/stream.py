@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from ..errors import CorruptMessage, PatchMismatch, reaching
+from ..exchange.addresses import answered, timeout_of
 from ..torch_internals import PrefixStore, default_store
 from .format import Summary, read_sections, summary
 from .make import make, prepare
@@ -159,6 +160,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             OSError: it could not be written. The stream is as it was before, or without the snapshot that was
                 due: the next call writes one. So it is whatever else fails here, on any rank.
             PatchMismatch: the weights are not of the same model as before.
+            PeerLost: the rank that writes, or the process group's store, does not answer in time.
             RuntimeError: another rank has raised an error.
             TypeError, ValueError: as for `make_patch`; or this rank has other weights than the one that
                 writes.
@@ -191,7 +193,10 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
 
     def _write_on_one_rank(self, weights: Weights) -> Published:
         store = PrefixStore(self._key, default_store())
-        writer, key = int(store.compare_set("writer", "", str(self._rank))), str(self._calls)
+        assert dist.group.WORLD is not None
+        timeout = timeout_of(dist.group.WORLD)
+        first = answered(lambda: store.compare_set("writer", "", str(self._rank)), timeout)
+        writer, key = int(first), str(self._calls)
         self._calls += 1
         if writer == self._rank:
             try:
@@ -202,7 +207,7 @@ class PatchWriter(AbstractContextManager["PatchWriter"]):
             store.set(key, json.dumps(made))
             return made
         with reaching(writer):
-            result = json.loads(store.get(key))
+            result = json.loads(answered(lambda: store.get(key), timeout))
         if isinstance(result, str):
             raise RuntimeError(f"nothing is published: on rank {writer}, {result}")
         if digest_of(entries_of(weights), self._threads) != (made := Published(*result)).digest:
