@@ -4,7 +4,7 @@ The host waits once in a backward pass: when all buckets are on their way, worke
 was finite.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -52,6 +52,10 @@ class CollectiveReducer(CompressedReducer):
     def begin(self, iteration: int) -> None:
         super().begin(iteration)
         self._unchecked, self._collectives.works = [], self.works
+
+    def end_step(self, *, skipped: bool, stepped: Set[str]) -> None:
+        # Of a skipped step there are no sums: what an optimizer has stepped by was zeros.
+        super().end_step(skipped=skipped, stepped=set())
 
     def synchronize(self, bucket: Bucket, step: Step) -> Future[Tensor]:
         buffer = bucket.buffer

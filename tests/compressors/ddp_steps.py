@@ -108,6 +108,10 @@ class Sums:
         state.state_dict()  # puts back what a skipped step has sent
         kept = state.feedback.residuals
         sums = {name: gradient - kept[name].view_as(gradient) for name, gradient in self.given.items()}
+        if (back := state.feedback.sums) is not None:  # of means of two workers
+            for name, residual in back.residuals.items():
+                piece = back.slices[name]
+                sums[name].view(-1)[piece.start : piece.stop] -= 2 * residual
         sums = {name: sum(of[name] for of in everyone(sums)) / 2 for name in sums if name.startswith(part)}
         now = local(self.model)
         assert_close({name: self.first[name] - now[name] for name in sums}, sums)
@@ -182,13 +186,14 @@ def training_goes_on_where_the_first_step_is_skipped(clearing: tuple[str, bool])
             turns.sums.assert_nothing_lost(turns.state)
 
 
-@scenario(2)
-def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() -> None:
-    """One pass for both; only one of them has an infinity."""
+@scenario(2, values=("allgather", "sharded", "ring", "collective"))
+def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent(pattern: str) -> None:
+    """One pass for both; only one of them has an infinity. Without a sum, a gradient is left out."""
+    method = "wgt(0.05)" if pattern == "allgather" else "linear(4)"
     for overflow, fused in product((None, 1), (False, True)):
         plain, model = halves()
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        state = compress_gradients(model, "wgt(0.05)", scaler=scaler)
+        state = compress_gradients(model, method, scaler=scaler, pattern=pattern)  # type: ignore[arg-type]
         optimizers = [
             torch.optim.SGD(part.parameters(), lr=1.0, fused=fused) for part in (plain.one, plain.two)
         ]
@@ -196,16 +201,19 @@ def of_two_optimizers_under_a_scaler_the_one_that_steps_keeps_what_was_sent() ->
         for step in range(4):
             factor = math.inf if step == overflow and dist.get_rank() else 1.0
             handle = plain.one.weight.register_hook(lambda gradient, factor=factor: gradient * factor)
-            sums.scale = scaler.get_scale()
+            sums.scale, given = scaler.get_scale(), {n: total.clone() for n, total in sums.given.items()}
             turn(model, plain, step, "one", "two", scale=scaler.scale(torch.ones(())))
             handle.remove()
             before = local(plain)
             for optimizer in optimizers:
                 scaler.step(optimizer)
             scaler.update()
-            moved = {name: not torch.equal(weight, before[name]) for name, weight in local(plain).items()}
-            assert moved["one.weight"] == (step != overflow)
-            assert moved["two.weight"]
+            moved = {name: weight != before[name] for name, weight in local(plain).items()}
+            assert bool(moved["one.weight"].any()) == (step != overflow)
+            if pattern == "allgather":
+                assert moved["two.weight"].any()
+            elif step == overflow:
+                sums.given = {n: torch.where(moved[n], g, given[n]) for n, g in sums.given.items()}
             for optimizer in optimizers:
                 optimizer.zero_grad()
         sums.assert_nothing_lost(state, "two.")

@@ -108,6 +108,8 @@ class Pattern(ABC):
         self.reduction, self.nonfinite = method.reduction, method.nonfinite
         self.feedback = feedback or Feedback(as_messages(method))
         self.compressors: list[Compressor] = []
+        self._without_sum: set[int] = set()
+        """Shards of which some worker had no update, in a step that is skipped."""
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
@@ -148,13 +150,19 @@ class Pattern(ABC):
 
     def commit(self) -> None:
         """Tells the compressors that an exchange is complete."""
+        self._without_sum = set()
         for compressor in self.compressors:
             compressor.commit()
 
     def put_back(self, stepped: Set[str] = frozenset()) -> None:
-        """Puts back into the residuals what a cancelled exchange took out, but of some parameters."""
-        for compressor in self.compressors:
-            compressor.put_back(stepped)
+        """Puts back into the residuals what a cancelled exchange took out.
+
+        What was sent of the parameters in `stepped` stays sent, unless there was no sum of their shard.
+        """
+        for place, compressor in enumerate(self.compressors):
+            has_sum = place % len(self.shards) not in self._without_sum
+            compressor.put_back(stepped if has_sum else frozenset())
+        self._without_sum = set()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `feedback.state_dict` returned; raises ValueError if it does not fit."""
@@ -254,6 +262,7 @@ class Pattern(ABC):
             if self._is_refusal(payload):
                 refusal = self._refused(compressors[number], payload)
                 by_worker[refusal.rank, refusal.ordinal] = refusal
+                self._without_sum.add(number)
         return [refusal for _, refusal in sorted(by_worker.items())]
 
 
