@@ -96,5 +96,6 @@ def _main(arguments: Sequence[str]) -> int:
     except SpecError as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        print(f"taugrad: {error}", file=sys.stderr)
+        for line in str(error).split("\n"):  # one for each field that is wrong
+            print(f"taugrad: {line}", file=sys.stderr)
         return WRONG_INPUT

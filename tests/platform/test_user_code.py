@@ -167,3 +167,13 @@ def test_a_deleted_folder_is_named(own_folder, capsys):
         assert capsys.readouterr().err == (
             "taugrad: the current folder has been deleted; cd to one that exists\n"
         )
+
+
+def test_each_wrong_field_has_a_line_that_begins_as_any_error(own_folder, capsys):
+    words = ["train", "spec.yaml", "--training.epochs", "0", "--workers.count", "0"]
+    assert cli.main(words) == cli.WRONG_INPUT
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" = ")[0] for line in lines] == [
+        "taugrad: command line: training.epochs",
+        "taugrad: command line: workers.count",
+    ]
