@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ _ROOM = 2**20
 _SQLITE = b"SQLite format 3\0"
 _DATABASES = {"postgresql", "mysql", "mssql"}
 """Database servers that MLflow can use directly, by the beginning of their addresses."""
+_OTHERS = {"http", "https", "sqlite", "file", "databricks", "databricks-uc", "uc"}
+"""What else an address that MLflow can use begins with, if plugins add nothing."""
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+[^:]*)?:")
 _INSTALL = {"psycopg": "taugrad[postgres]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 """The package that contains a module, if it has another name."""
 _REFUSED = re.compile(r"\b40[13]\b|UNAUTHENTICATED|PERMISSION_DENIED")
@@ -63,7 +67,8 @@ def answering_client(*, writes: bool = True) -> "MlflowClient":
 def probe(uri: str, *, writes: bool = True) -> None:
     """Checks that a server answers, or that the folder of a local database can be written (if `writes`).
 
-    Raises SpecError: the server does not answer, or the folder cannot be written.
+    Raises SpecError: the server does not answer, the folder cannot be written, or MLflow has no store of this
+    scheme.
     """
     path = sqlite_path(uri)
     if path is not None:
@@ -73,8 +78,13 @@ def probe(uri: str, *, writes: bool = True) -> None:
             in_time(_ALIVE_S, lambda: _ask_server(uri))
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise _away(uri, _reason(error)) from None
-    elif uri.partition(":")[0].partition("+")[0] in _DATABASES:
-        _check_database(uri)
+    elif match := _SCHEME.match(uri):
+        scheme = match["scheme"].lower()
+        if scheme in _DATABASES:
+            _check_database(uri)
+        elif scheme not in _OTHERS | entry_points(group="mlflow.tracking_store").names:
+            known = "http, https, sqlite, postgresql, mysql, mssql, file or databricks"
+            raise _problem(f"{masked(uri)}: MLflow has no store {scheme}://; give an address of {known}")
 
 
 def _check_database(uri: str) -> None:

@@ -158,3 +158,12 @@ def test_a_file_that_is_no_database_is_refused_before_mlflow_opens_it(tmp_path, 
     path.mkdir()
     with pytest.raises(SpecError, match="is no sqlite database"):
         probe(f"sqlite:///{path}", writes=writes)
+
+
+def test_a_store_of_a_kind_that_mlflow_does_not_have_is_refused_at_once():
+    with pytest.raises(
+        SpecError, match=r"htp://me:\*+@x: MLflow has no store htp://; give an address of http,"
+    ):
+        probe("htp://me:secret@x")
+    for uri in ("databricks", "databricks://profile", "file:///tmp/runs", "relative/folder"):
+        probe(uri)
