@@ -83,6 +83,8 @@ def main() -> None:
         help="a method and its links, such as 'topk(0.01) | linear(4)' (default: %(default)s)",
     )
     options = parser.parse_args()
+    if options.workers < 1:
+        parser.error(f"--workers {options.workers}: give 1 or more")
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = str(Path(folder) / "rendezvous")
         mp.spawn(train, (options, rendezvous), nprocs=options.workers)

@@ -29,6 +29,13 @@ def test_the_example_and_the_hook_import_neither_ray_nor_mlflow_nor_anything_of_
     assert not {"ray", "mlflow", "sklearn", "cupy", "taugrad.compressors.ops.cuda"} & modules
 
 
+def test_the_example_refuses_to_train_with_nobody() -> None:
+    command = [sys.executable, EXAMPLE, "--workers", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("error: --workers 0: give 1 or more\n")
+
+
 def test_a_configuration_is_read_without_torch_and_numba() -> None:
     line = "wgt(density(0.01)) | entropy | golomb_rice | huffman"
     modules = imported_by(f"from taugrad.compressors.methods import read_config; read_config({line!r})")
