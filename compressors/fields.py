@@ -13,6 +13,7 @@ from pydantic import (
     Discriminator,
     Field,
     SerializeAsAny,
+    ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
@@ -73,6 +74,33 @@ class Group(Settings):
 
 _AS_IT_IS: Any = SerializeAsAny
 """For types that also take registered models: these are serialized by their own fields."""
+
+
+_SHOWN = 100
+"""Characters of a value in a message."""
+
+
+def problem_line(error: ValidationError) -> str:
+    """What pydantic refuses, in one line: each field that is wrong, dotted, its value, and what is valid."""
+    return "; ".join(map(_problem, error.errors()))
+
+
+def _problem(problem: Any) -> str:
+    where = [str(part) for part in problem["loc"]]
+    if where[-1:] == ["number"]:  # of a number or a policy
+        where.pop()
+    field, value = ".".join(where), problem["input"]
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"{field}: is missing"
+    if problem["type"] == "extra_forbidden":
+        known = next((family[where[-2]] for family in FAMILIES if where[-2:-1] and where[-2] in family), None)
+        there = [name for name in known.model_fields if name != "kind"] if known else []
+        return f"{field}: no such field" + f"; there are {', '.join(there)}" * bool(there)
+    if not field or isinstance(value, dict | BaseModel):
+        return f"{field}: {said}" if field else said
+    shown = repr(value)
+    return f"{field} = {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}...'}: {said}"
 
 
 class Family(dict[str, type[Any]]):

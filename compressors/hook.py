@@ -71,13 +71,13 @@ def compress_gradients(
         The state: what was sent (`last_step`, `totals`), and what belongs into a checkpoint (`state_dict`).
 
     Raises:
-        pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: there is no DDP model in it; the message says what was given instead.
-        ValueError: there are several, each of which needs a call of its own; or DDP expects a sparse
-            gradient, or reduces in Python (`optimize_ddp`); or the method cannot take a parameter, or a
-            scaler; or a pattern matches no parameter; or the number of threads is not a whole number of at
-            least 1; or the exchange pattern is unknown, or does not go with the method; or the sites do not
-            have each rank once, or are given for another pattern.
+        ValueError: the method is not valid, and a line names its fields that are wrong; or there are several
+            DDP models, each of which needs a call of its own; or DDP expects a sparse gradient, or reduces in
+            Python (`optimize_ddp`); or the method cannot take a parameter, or a scaler; or a pattern matches
+            no parameter; or the number of threads is not a whole number of at least 1; or the exchange
+            pattern is unknown, or does not go with the method; or the sites do not have each rank once, or
+            are given for another pattern.
         RuntimeError: the model has a hook already, or its first backward pass has begun.
     """
     ddp = ddp_in(model)

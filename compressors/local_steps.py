@@ -45,6 +45,7 @@ from .exchange.tensors import (
     require_sendable,
 )
 from .exchange.worker_group import WorkerGroup
+from .fields import problem_line
 from .local_fields import LocalFields, Outer, local_refusals
 from .methods import Method, read_config
 from .names import plain_names, unmatched_patterns
@@ -131,8 +132,8 @@ class LocalSteps:
                 is not sharded, and of `key`.
 
         Raises:
-            ValueError: an argument is not valid, alone or beside the others; the message names it.
-            pydantic.ValidationError: likewise, of the method.
+            ValueError: an argument or a field of the method is not valid, alone or beside the others; the
+                message names it.
             TypeError: `optimizer` is none.
             WorkersDisagree: on every worker, where their arguments or models differ.
             PeerLost: a worker does not connect in time.
@@ -538,12 +539,8 @@ def _read_fields(**fields: Any) -> LocalFields:
     """Raises ValueError, in a line, where one is not valid."""
     try:
         return LocalFields(**fields)
-    except ValidationError as problems:
-        problem = problems.errors()[0]
-        name = ".".join(map(str, problem["loc"]))
-        raise ValueError(
-            f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
-        ) from None
+    except ValidationError as error:
+        raise ValueError(problem_line(error)) from None
 
 
 def _require_plain(fields: LocalFields, fragments: int, every: int | None, **others: object) -> None:

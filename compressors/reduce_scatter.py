@@ -77,9 +77,9 @@ def compress_reduce_scatter(
 
     Raises:
         ImportError: this torch has no custom reduce-scatters (of the import, too).
-        pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: the model is not FSDP2's.
-        ValueError: the method cannot be used, or a pattern matches no parameter.
+        ValueError: the method is not valid (a line names its fields that are wrong), or cannot be used; or a
+            pattern matches no parameter.
         RuntimeError: a module has a custom reduce-scatter already.
     """
     return ReduceScatterState(model, _without_residuals(read_config(method)), steps)

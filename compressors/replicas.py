@@ -80,12 +80,11 @@ def compress_replicas(
         `residuals` for torch.distributed.checkpoint).
 
     Raises:
-        pydantic.ValidationError: the method is not valid; the message names the field.
         TypeError: the model is not FSDP2's, or the group is none.
-        ValueError: there is no process group, this worker is alone in its group, or the group is not between
-            islands; the model's mesh has a dimension for replicas; the method cannot be used; a pattern
-            matches no parameter; the key is too short; or the number of threads is not a whole number of at
-            least 1.
+        ValueError: the method is not valid (a line names its fields that are wrong), or cannot be used; there
+            is no process group, this worker is alone in its group, or the group is not between islands; the
+            model's mesh has a dimension for replicas; a pattern matches no parameter; the key is too short;
+            or the number of threads is not a whole number of at least 1.
         RuntimeError: the model has a hook already, or torch is older than 2.8.
     """
     if not dist.is_initialized():

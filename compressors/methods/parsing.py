@@ -12,9 +12,18 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
-from ..fields import POLICIES, QUANTIZERS, RULES, groups, parse_expression, read_call, require_known
+from ..fields import (
+    POLICIES,
+    QUANTIZERS,
+    RULES,
+    groups,
+    parse_expression,
+    problem_line,
+    read_call,
+    require_known,
+)
 from ..thresholds.base import Policy
 from .base import CompressedMethod, Method, NoCompression, Symbols
 from .chunked_topk import ChunkedTopK
@@ -169,8 +178,11 @@ _ADAPTER: TypeAdapter[Method] = TypeAdapter(CompressorConfig)
 
 
 def read_config(value: Any) -> Method:
-    """A method from its model, its dictionary or its line; pydantic.ValidationError names what is wrong."""
-    return _ADAPTER.validate_python(value)
+    """A method from its model, its dictionary or its line; ValueError names what is wrong."""
+    try:
+        return _ADAPTER.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(problem_line(error)) from None
 
 
 def chain(*links: BaseModel | str) -> Method:
@@ -180,7 +192,7 @@ def chain(*links: BaseModel | str) -> Method:
     `chain("wgt(tau=1e-3) | quantile | golomb_rice")`: links are models, codecs' names, or text as in a line.
 
     Raises:
-        ValueError: they cannot be combined (pydantic.ValidationError where a field is not valid).
+        ValueError: they cannot be combined, or a field is not valid; a line says which, and what is valid.
     """
     if not links:
         raise ValueError("a chain without links")

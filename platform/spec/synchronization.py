@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from taugrad.compressors.local_fields import LocalFields
 from taugrad.compressors.methods import CompressorConfig, read_config
@@ -204,8 +204,8 @@ class HybridSync(_WithDownlink):
         valid = "give fp32, bf16, or linear, quantile, entropy or fp8 as a line, such as linear(8)"
         try:
             method = read_config(line)
-        except ValidationError as error:
-            raise ValueError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}; {valid}") from None
+        except ValueError as error:
+            raise ValueError(f"{error}; {valid}") from None
         if not isinstance(method, DenseSymbols):
             raise ValueError(f"{method.kind} does not send every value as a symbol; {valid}")
         if unused := {"decay", "exempt", "reduction", "nonfinite"} & method.model_fields_set:

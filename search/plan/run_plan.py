@@ -212,8 +212,6 @@ def _candidates(spec: RunSpec, source: str, methods: Sequence[str], *, sites: bo
     try:
         candidates = compared_candidates(spec, methods, sites=sites)
         check_candidates(candidates)
-    except ValidationError as error:
-        raise refusal(f"--candidates: {error.errors()[0]['msg']}") from None
     except ValueError as error:
         raise refusal(f"--candidates: {error}") from None
     return candidates

@@ -119,7 +119,7 @@ def test_what_is_equal_has_one_hash() -> None:
 @given(st.one_of([some_of(rule) for rule in RULES.values()]))
 def test_line_dictionary_json_and_repr_say_the_same(given_fields: dict[str, Any]) -> None:
     if not fit(given_fields):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ValueError, match=r"."):
             read_config(given_fields)
         return
     method = read_config(given_fields)
@@ -181,11 +181,10 @@ def test_a_line_leaves_out_what_is_default(written: str, line: str) -> None:
 
 def reason(value: Any) -> str:
     """What a configuration is refused for."""
-    with pytest.raises(ValidationError) as refusal:
+    with pytest.raises(ValueError, match=r".") as refusal:
         read_config(value)
-    return "\n".join(
-        f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in refusal.value.errors()
-    )
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
 
 
 def name_of(link: str) -> str:
@@ -238,8 +237,8 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
         ("golomb_rice", "a chain starts with a method (none, powersgd, wgt"),
         ("huffman | wgt(1)", "not with huffman"),
         ("wgt(1) | golomb_rice(3)", "golomb_rice has no fields"),
-        ("wgt(1, foo=3)", "wgt.foo: Extra inputs"),
-        ("wgt", "wgt.tau: Field required"),
+        ("wgt(1, foo=3)", "wgt.foo: no such field; there are reduction, "),
+        ("wgt", "wgt.tau: is missing"),
         ("wgt(1, tau=2)", "tau is given twice"),
         ("wgt(1, codec='raw') | raw", "codec is given twice: as a field of wgt and as raw"),
         ("chunked_topk(quantize=None) | linear", "quantize is given twice"),
@@ -257,7 +256,7 @@ def test_links_that_do_not_fit_are_refused_with_both_names(line: str, why: str) 
         ("chunked_topk(chunk=32)", "keep = 64 is more than a chunk has (32)"),
         ("topk(0.5, warmup=warmup(9))", "start 0.25 is below the density 0.5"),
         ("wgt(density(0.3, warmup=warmup(9)))", "start 0.25 is below the density 0.3"),
-        ("wgt(0)", "must be greater than 0"),
+        ("wgt(0)", "wgt.tau = 0: must be greater than 0 ("),
         ("wgt(sidco(0))", "greater than 0"),
         ("wgt(sidco(0.1, fit='normal'))", "exponential"),
         ("wgt(dl4j(low=0.1))", "low = 0.1 is above high = 0.01"),
@@ -294,7 +293,7 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
     called: list[int] = []
     monkeypatch.setitem(__builtins__, "trap", lambda: called.append(1))  # type: ignore[arg-type]
     for line in (f"wgt(tau={expression})", f"wgt(1) | {expression}", expression, f"wgt({expression})"):
-        with pytest.raises((ValueError, ValidationError)):
+        with pytest.raises(ValueError, match=r"."):
             read_config(line)
     assert called == []
 
@@ -314,10 +313,9 @@ def test_a_line_is_read_and_not_executed(expression: str, monkeypatch: pytest.Mo
     ],
 )
 def test_monstrous_lines_are_refused_with_a_short_message(line: str) -> None:
-    with pytest.raises((ValueError, ValidationError)) as refusal:
+    with pytest.raises(ValueError, match=r".") as refusal:
         read_config(line)
-    if isinstance(refusal.value, ValidationError):
-        assert all(len(error["msg"]) < 10_500 for error in refusal.value.errors())
+    assert len(str(refusal.value)) < 10_500
 
 
 words = st.sampled_from(["wgt", "linear", "raw", "huffman", "tau", "density", " | ", *"()1=,{}*'-:"])
@@ -327,7 +325,7 @@ words = st.sampled_from(["wgt", "linear", "raw", "huffman", "tau", "density", " 
 def test_any_text_is_a_method_or_refused(text: str) -> None:
     try:
         method = read_config(text)
-    except ValidationError:
+    except ValueError:
         return
     assert read_config(str(method)) == method
 

@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from ...bucket.compressor import Worker
 from ...bucket.ledger import Step, Traffic
 from ...errors import CorruptMessage, MemberRefused
+from ...fields import problem_line
 from ...local_fields import LocalFields
 from ...methods import Method
 from ..addresses import source_address
@@ -98,9 +99,8 @@ class Members:
         sockets.address_of(self.coordinator)
         try:
             self.rules()
-        except ValidationError as problems:
-            problem = problems.errors()[0]
-            raise ValueError(f"{problem['loc'][0]} = {problem['input']!r}: {problem['msg']}") from None
+        except ValidationError as error:
+            raise ValueError(problem_line(error)) from None
         if self.min_members > self.max_members:
             raise ValueError(f"min_members = {self.min_members} with max_members = {self.max_members}")
         if self.wait < self.silent_after / 2:  # it hears the coordinator a few times in `silent_after`
