@@ -37,8 +37,10 @@ _PLACE = re.compile(
 )
 _RULE = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
 """What a table has below its head; lines before the first table are of the progress."""
-_PLACES = re.compile(r"sqlite:|taugrad-runs|mlflow|Compare them|then open|Sum them up")
-"""Of lines that say where files lie."""
+_PLACES = re.compile(
+    r"sqlite:|taugrad-runs|mlflow|Compare them|then open|Sum them up|\N{HORIZONTAL ELLIPSIS}$"
+)
+"""Of lines that say where files lie, or what is being done."""
 
 
 def main(names: Sequence[str]) -> None:
