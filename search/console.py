@@ -38,6 +38,7 @@ class LiveSearch:
         self._console = console
         self._reported = {number for number, trial in progress.record.trials.items() if trial.ending}
         self._running: set[int] = set()
+        self._notices = 0  # how many were shown
         self._latest: SearchProgress | None = None
         self._front: TextTable | None = None
         self._ended, self._said = threading.Event(), time.monotonic()
@@ -79,6 +80,9 @@ class LiveSearch:
         """Shows what is new; called after every event."""
         terminal = self._console.is_terminal
         self._latest = progress
+        for number, notice in progress.notices[self._notices :]:
+            self._say(f"{_name(progress.record.trials[number])}: {notice}", "yellow")
+        self._notices = len(progress.notices)
         for number, trial in progress.record.trials.items():
             if trial.ending and number not in self._reported:
                 self._reported.add(number)

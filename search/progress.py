@@ -75,6 +75,8 @@ class SearchProgress:
         """MLflow runs that can be continued, by their spec's fingerprint."""
         self.store_problem = ""
         """Why the tracking store takes no training; empty: it does."""
+        self.notices: list[tuple[int, str]] = []
+        """What the user should know of trainings, with the trial's number."""
         self._changed: Callable[[], None] = lambda: None
         self._before = self.record.seconds
         self._began = time.monotonic()
@@ -165,6 +167,7 @@ class SearchProgress:
 
     def report(self, number: int, result: Mapping[str, Any]) -> None:
         """Records what a trial reports (see `trial.run_task`)."""
+        self.notices += [(number, notice) for notice in result.get("notices", ())]
         fields = {key: result[key] for key in _SEEN}
         events: list[Any] = [Reported(number=number, seconds=self.seconds, **fields)]
         if result.get("training"):

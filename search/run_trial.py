@@ -7,17 +7,20 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taugrad.platform.launching.driver.launch import launch
+from taugrad.platform.launching.run_folder import RunFolder
 from taugrad.platform.launching.run_status import StatusUpdate
+from taugrad.platform.launching.undelivered import close_journal, end_in_store
+from taugrad.platform.places import address_of
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import Metric
 from taugrad.platform.tracking import names
 from taugrad.platform.tracking.journal import MetricsJournal
-from taugrad.platform.tracking.store import finish_run
+from taugrad.platform.tracking.record import Status
 from taugrad.platform.training.reporting import Listener, RunProgress
 from taugrad.platform.user_code import import_object
 
@@ -44,8 +47,6 @@ class TrainingState:
 OnEvaluation = Callable[[TrainingState], None]
 """Called at each evaluation; raises SystemExit to stop the training."""
 
-_DELIVERY_S = 30.0
-
 
 def train(
     spec: RunSpec,
@@ -54,6 +55,7 @@ def train(
     evaluate: str | None,
     metric: Metric,
     notify: OnEvaluation,
+    tell: Callable[[str], None],
 ) -> TrialOutcome:
     """Trains a spec to its end.
 
@@ -64,6 +66,7 @@ def train(
         evaluate: `package.module:function` of a user's own training.
         metric: of the result.
         notify: called at each evaluation.
+        tell: takes what the user should know, such as where metrics are that the store did not take.
 
     Returns:
         The result of the last evaluation.
@@ -72,19 +75,26 @@ def train(
         Exception: the training failed.
     """
     if evaluate is None and not spec.sync.is_simulated:
-        return _launched(spec, client, run_id, metric, notify)
+        return _launched(spec, client, run_id, metric, notify, tell)
+    folder = RunFolder.at(address_of(spec.storage), run_id)
+    status: Status = "KILLED"
     try:
-        if evaluate is not None:
-            outcome = _evaluated(evaluate, spec, client, run_id, metric, notify)
-        else:
-            outcome = _simulated(spec, client, run_id, metric, notify)
-    except BaseException as error:
-        with suppress(Exception):  # the training's error matters more than an unavailable store
-            finish_run(client, run_id, "FAILED" if isinstance(error, Exception) else "KILLED")
+        journal = MetricsJournal(client.tracking_uri, run_id, tell, client)
+        try:
+            if evaluate is not None:
+                outcome = _evaluated(evaluate, spec, journal, metric, notify)
+            else:
+                outcome = _simulated(spec, journal, metric, notify)
+        finally:
+            close_journal(journal, folder, tell)
+        status = "FINISHED"
+        return outcome
+    except Exception:
+        status = "FAILED"
         raise
-    with suppress(Exception):
-        finish_run(client, run_id, "FINISHED")
-    return outcome
+    finally:
+        for notice in end_in_store(client, run_id, status, folder):
+            tell(notice)
 
 
 def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
@@ -92,9 +102,7 @@ def in_own_process(spec: RunSpec, evaluate: str | None) -> bool:
     return evaluate is not None or spec.sync.is_simulated
 
 
-def _simulated(
-    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
-) -> TrialOutcome:
+def _simulated(spec: RunSpec, journal: MetricsJournal, metric: Metric, notify: OnEvaluation) -> TrialOutcome:
     import torch  # noqa: PLC0415 - takes seconds
 
     from taugrad.platform.data import load  # noqa: PLC0415
@@ -102,19 +110,15 @@ def _simulated(
 
     torch.set_num_threads(max(1, int(spec.workers.cpus)))
     device = torch.device("cuda" if spec.workers.device == "cuda" else "cpu")
-    journal = MetricsJournal(client.tracking_uri, run_id, print, client)
     listener = _Listener(journal, metric, notify)
-    try:
-        with group_of_one():
-            data = load(spec.data)
-            if data.fingerprint:
-                journal.tag(names.TAG_DATA, data.fingerprint)
-            trainer = Trainer(spec, data, device, listener)
-            listener.trainer = trainer
-            trainer.fit()
-            journal.log(trainer.done, trainer.totals())
-    finally:
-        journal.close(_DELIVERY_S)
+    with group_of_one():
+        data = load(spec.data)
+        if data.fingerprint:
+            journal.tag(names.TAG_DATA, data.fingerprint)
+        trainer = Trainer(spec, data, device, listener)
+        listener.trainer = trainer
+        trainer.fit()
+        journal.log(trainer.done, trainer.totals())
     assert listener.latest is not None  # every training ends with an evaluation
     return listener.latest
 
@@ -155,12 +159,19 @@ class _Listener(Listener):
 
 
 def _launched(
-    spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
+    spec: RunSpec,
+    client: "MlflowClient",
+    run_id: str,
+    metric: Metric,
+    notify: OnEvaluation,
+    tell: Callable[[str], None],
 ) -> TrialOutcome:
     """Trains as a Ray Train run; if one with this name exists, it continues from its last checkpoint."""
     heard: queue.SimpleQueue[RunProgress | dict[str, float] | BaseException] = queue.SimpleQueue()
 
     def watch(update: StatusUpdate) -> None:
+        for notice in update.notices:
+            tell(notice)
         for progress in update.evaluations:
             heard.put(progress)
 
@@ -196,20 +207,16 @@ def _reached(spec: RunSpec, metric: Metric, value: float) -> bool:
 
 
 def _evaluated(
-    evaluate: str, spec: RunSpec, client: "MlflowClient", run_id: str, metric: Metric, notify: OnEvaluation
+    evaluate: str, spec: RunSpec, journal: MetricsJournal, metric: Metric, notify: OnEvaluation
 ) -> TrialOutcome:
     """Runs a user's own training."""
     outcome: TrialOutcome | None = None
     expected = _expected_evaluations(spec)
-    journal = MetricsJournal(client.tracking_uri, run_id, print, client)
-    try:
-        for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
-            outcome = TrialOutcome(float(value), float(wire_bytes))
-            wire_gb = {names.TOTAL_WIRE_GB: outcome.wire_bytes / 1e9}
-            journal.log(count, {names.eval_metric(metric.name): outcome.value} | wire_gb)
-            notify(TrainingState(count, min(1.0, count / expected), outcome))
-    finally:
-        journal.close(_DELIVERY_S)
+    for count, (value, wire_bytes) in enumerate(import_object(evaluate)(spec), start=1):
+        outcome = TrialOutcome(float(value), float(wire_bytes))
+        wire_gb = {names.TOTAL_WIRE_GB: outcome.wire_bytes / 1e9}
+        journal.log(count, {names.eval_metric(metric.name): outcome.value} | wire_gb)
+        notify(TrainingState(count, min(1.0, count / expected), outcome))
     if outcome is None:
         raise ValueError(f"{evaluate} yielded no epoch")
     return outcome

@@ -69,8 +69,8 @@ class TrialContext:
 def run_task(task: Task, context: TrialContext, report: Report) -> None:
     """Trains a point with every seed, and reports after every evaluation and every training.
 
-    A report has the fields of `journal.Reported` but number and seconds, a `training` if one is done, and the
-    sampler's values; `full` is true in the last one.
+    A report has the fields of `journal.Reported` but number and seconds, a `training` if one is done, the
+    sampler's values, and as `notices` what the user should know; `full` is true in the last one.
 
     Raises:
         Exception: a training failed.
@@ -82,12 +82,13 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
     specs = [RunSpec.model_validate_json(spec) for spec in task.specs]
     client = _from_store(lambda: open_client(context.tracking_uri))
     values, metric = context.objective.values, context.objective.metric
-    done, spent = list[TrialOutcome](), 0.0
+    done, spent, notices = list[TrialOutcome](), 0.0, list[str]()
 
     def report_state(outcome: TrialOutcome, judged: TrialOutcome, spent: float, **more: Any) -> None:
         sampled = dict(zip((FIRST_VALUE, SECOND_VALUE), values(judged), strict=False))
         fields = {"value": outcome.value, "wire_bytes": outcome.wire_bytes, "spent_bytes": spent}
-        report({"evaluation": 0, "share": 1.0, "full": False, **sampled, **fields, **more})
+        told = [notices.pop(0) for _ in range(len(notices))]
+        report({"evaluation": 0, "share": 1.0, "full": False, "notices": told, **sampled, **fields, **more})
 
     for i, spec in enumerate(specs):
 
@@ -104,7 +105,7 @@ def run_task(task: Task, context: TrialContext, report: Report) -> None:
         else:
             run_id = _from_store(partial(_run, client, task, spec, context.parent_run))
             located = placed(spec, Path(context.folder) if context.folder else None)
-            outcome = train(located, client, run_id, context.evaluate, metric, on_evaluation)
+            outcome = train(located, client, run_id, context.evaluate, metric, on_evaluation, notices.append)
             outcome = replace(outcome, run_id=run_id)
             spent += outcome.wire_bytes
             if not math.isfinite(outcome.value):

@@ -2,10 +2,12 @@
 
 import csv
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from trials import report, told
 
 from taugrad.platform.spec import RunSpec, SpecError
@@ -13,6 +15,7 @@ from taugrad.platform.spec.allowing import allowed
 from taugrad.platform.spec.reading import read_spec
 from taugrad.platform.tracking import names
 from taugrad.search import run_search, tracked
+from taugrad.search.console import LiveSearch
 from taugrad.search.outputs import folder_of, front_csv, picked, write_outputs
 from taugrad.search.progress import SearchProgress
 from taugrad.search.sampling import make_sampler
@@ -276,3 +279,15 @@ def test_the_ratio_is_that_of_the_accuracy_beside_it(start):
     (row,) = csv.DictReader(front_csv(progress).splitlines())
     assert float(row["accuracy_percent"]) == pytest.approx(85)
     assert float(row["accuracy_percent_per_wire_gb"]) == pytest.approx(85 / 0.01)
+
+
+def test_what_a_training_has_to_say_is_shown_once(start):
+    progress = start()
+    progress.begin(point(0.01))
+    fields = {"evaluation": 1, "share": 0.5, "value": 0.9, "wire_bytes": 1, "spent_bytes": 1, "full": False}
+    console = Console(file=StringIO(), width=200)
+    live = LiveSearch(console, progress)
+    for notices in (["metrics wait"], []):
+        progress.report(0, {**fields, "notices": notices})
+        live.show(progress)
+    assert console.file.getvalue().count("trial 0: metrics wait\n") == 1

@@ -5,8 +5,12 @@ import sys
 import pytest
 from mlflow.tracking import MlflowClient
 
+from taugrad import cli
+from taugrad.platform.exit_codes import OK
+from taugrad.platform.launching import undelivered
 from taugrad.platform.spec import RunSpec
 from taugrad.platform.tasks.metric import ACCURACY
+from taugrad.search import trial
 from taugrad.search.objective import Objective, TrialOutcome
 from taugrad.search.trial import StoreUnavailable, Task, TrialContext, run_task
 
@@ -48,14 +52,30 @@ def test_every_epoch_is_judged_by_the_bytes_of_a_full_training(here):
     assert run.data.metrics["eval/accuracy"] == pytest.approx(0.21)
 
 
-def test_a_metric_that_the_store_does_not_take_ends_no_training(here, monkeypatch):
+def test_what_the_store_does_not_take_is_kept_and_told_and_delivered(here, monkeypatch, tmp_path, capsys):
     def away(*_, **__):
         raise OSError("no store")
 
-    monkeypatch.setattr(MlflowClient, "log_metric", away)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(undelivered, "_DELIVERY_S", 0.1)
     reports = []
-    run_task(task(seeds=(0,)), here, reports.append)
-    assert reports[-1]["full"]
+    with monkeypatch.context() as patch:
+        for call in ("log_batch", "set_terminated"):
+            patch.setattr(MlflowClient, call, away)
+        # The start of a run logs params in a batch.
+        patch.setattr(trial, "start_run", lambda client, *_, **__: client.create_run("0").info.run_id)
+        run_task(task(seeds=(0,)), here, reports.append)
+    last = reports[-1]
+    assert last["full"]
+    metrics, end = last["notices"][-2:]
+    assert metrics.startswith("MLflow did not take 4 metrics; they are in ")
+    assert end.startswith("MLflow does not answer (no store): ")
+    file = end.partition("taugrad deliver ")[2]
+    assert metrics.endswith(f"taugrad deliver {file}")
+    assert cli.main(["deliver", file]) == OK
+    run_id = last["training"]["run_id"]
+    assert capsys.readouterr().out == f"4 metrics delivered to run {run_id}, which is FINISHED\n"
+    assert MlflowClient(here.tracking_uri).get_run(run_id).data.metrics["eval/accuracy"] == 0.2
 
 
 def test_a_store_that_takes_no_run_is_no_fault_of_the_trial(here, monkeypatch):

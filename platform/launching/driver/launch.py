@@ -1,6 +1,5 @@
 """One spec, one run: the driver's side."""
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,12 +10,12 @@ from ...places import address_of, output_folder, placed
 from ...spec import RunSpec
 from ...tracking import names
 from ...tracking.masking import masked
-from ...tracking.record import UNDELIVERED, Record, Status
+from ...tracking.record import UNDELIVERED, Status
 from ...tracking.run_lock import RunLock
-from ...tracking.store import finish_run
-from ..run_folder import RAYS_LIST, RunFolder, fallback, keep_text, text_of
+from ..run_folder import RAYS_LIST, RunFolder, fallback, keep_text
 from ..run_status import Job, RunStatus, StatusUpdate
 from ..storage import reason
+from ..undelivered import end_in_store
 from ..worker.entry import train_worker
 from .failure import RunFailed, run_failed
 
@@ -71,7 +70,7 @@ def launch(
             status = "FAILED"
             raise
         finally:
-            if notices := _end(client, run_id, status, taken, folder):
+            if notices := end_in_store(client, run_id, status, folder, taken):
                 watch(StatusUpdate(notices=notices))
 
 
@@ -96,26 +95,6 @@ def _keep(client: "MlflowClient", artifacts: Mapping[str, str], folder: RunFolde
                 yield f"{problem}; it is {keep_text(folder, name, text)}"
             except OSError as second:
                 yield f"{problem}, and it could not be kept: {second}"
-
-
-def _end(client: "MlflowClient", run_id: str, status: Status, lock: RunLock, folder: RunFolder) -> list[str]:
-    """Says in the store how a run ended, or else in a file; what the user should know about that."""
-    try:
-        if not lock.is_ours():
-            return [f"another process has taken run {run_id} over: how it ended here is not recorded"]
-        finish_run(client, run_id, status)
-        return []
-    except Exception as error:
-        notice = f"MLflow does not answer ({masked(str(error))}): run {run_id} stays marked as running"
-    end = Record.now(ended=status, run=run_id).to_line()
-    try:
-        try:
-            place = keep_text(folder, UNDELIVERED, text_of(folder, UNDELIVERED) + end)
-        except OSError:  # metrics that may wait there, unread, must not be replaced
-            place = fallback(run_id).keep_text(UNDELIVERED, end)
-    except OSError as error:
-        return [f"{notice}, and that cannot be kept: {error}"]
-    return [f"{notice} until you say, when it answers again: taugrad deliver {shlex.quote(str(place))}"]
 
 
 def _fit(

@@ -1,7 +1,6 @@
 """Runs in a Ray Train worker: a trainer whose listener reports to Ray and to the journal."""
 
 import logging
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
@@ -17,18 +16,16 @@ from ...spec.resizing import with_present
 from ...synchronization.ledger import SHOWN_WORKERS
 from ...tracking import names
 from ...tracking.journal import MetricsJournal
-from ...tracking.record import UNDELIVERED, records_of
 from ...training.reporting import Listener, RunProgress
 from ...training.trainer import Trainer
 from ...user_code import placing_errors
-from ..run_folder import keep_text
 from ..run_status import READING, Job
+from ..undelivered import close_journal
 from .checkpoints import Checkpoints
 from .interruption import Interruption
 from .process_group import process_group, with_sites
 
 _PROGRESS_S = 0.5
-_DELIVERY_S = 30.0
 _ANSWER_S = 10.0
 
 
@@ -88,7 +85,7 @@ def train(job: Job) -> None:
         finally:
             if journal is not None:
                 listener.stage("sending metrics to MLflow")
-                _close(journal, checkpoints, notify)
+                close_journal(journal, checkpoints.folder, notify)
                 listener.stage("ending the workers")
                 if interrupted:
                     job.status.set_saved.remote()
@@ -115,21 +112,6 @@ class _NotifyHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._notify(record.getMessage())
-
-
-def _close(journal: MetricsJournal, checkpoints: Checkpoints, notify: Callable[[str], object]) -> None:
-    """Delivers what is left; what cannot be delivered goes to a file in the run's folder."""
-    text = "".join(journal.close(_DELIVERY_S))
-    if not text:
-        return
-    count = sum(len(record.metrics) for record in records_of(text, UNDELIVERED))
-    problem = f"MLflow did not take {count} metrics"
-    try:
-        place = keep_text(checkpoints.folder, UNDELIVERED, text)
-    except OSError as error:  # nothing is left but to say so
-        notify(f"{problem}, and they could not be kept: {error}")
-        return
-    notify(f"{problem}; they are in {place}. When it answers again: taugrad deliver {shlex.quote(place)}")
 
 
 class _Listener(Listener):
