@@ -3,15 +3,15 @@
 After a crash, only the last line can be incomplete; it is ignored.
 """
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from taugrad.compressors.fields import problem_line
 from taugrad.platform.tasks.metric import ACCURACY
 
 from .objective import TrialOutcome
@@ -115,14 +115,8 @@ class Ended(_Event):
     seconds: float
 
 
-_EVENTS: dict[str, type[_Event]] = {
-    "search": Began,
-    "trial": Started,
-    "training": Trained,
-    "report": Reported,
-    "end": Ended,
-}
 AnyEvent = Began | Started | Trained | Reported | Ended
+_EVENT: TypeAdapter[AnyEvent] = TypeAdapter(Annotated[AnyEvent, Field(discriminator="event")])
 
 
 class Trial:
@@ -279,7 +273,6 @@ class SearchJournal:
 def _read(lines: Iterable[bytes], path: Path) -> Iterable[AnyEvent]:
     for number, line in enumerate(lines, start=1):
         try:
-            tree: Mapping[str, Any] = json.loads(line)
-            yield _EVENTS[tree["event"]].model_validate(tree)  # type: ignore[misc]
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            raise JournalError(f"{path}, line {number}: {error}") from None
+            yield _EVENT.validate_json(line)
+        except ValidationError as error:
+            raise JournalError(f"{path}, line {number}: {problem_line(error)}") from None
