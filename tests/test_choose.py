@@ -65,11 +65,11 @@ def test_each_call_for_a_loop_of_ones_own_says_what_the_box_says():
         for call in found:
             (called,) = ast.parse(call).body
             given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in called.value.keywords}
-            line = given.get("compressor") or ast.literal_eval(called.value.args[-1])
+            line = given.get("method") or ast.literal_eval(called.value.args[-1])
             spec = RunSpec.model_validate(BOXES[case])
             assert spec.compressor == read_config(line)
             inspect.signature(functions[called.value.func.id]).bind(*called.value.args, **given)
-            fields = {name: value for name, value in given.items() if name != "compressor"}
+            fields = {name: value for name, value in given.items() if name != "method"}
             fields |= {"unsent": 1 / WORKERS} if fields.get("unsent") == "1/n" else {}
             assert {name: getattr(spec.sync, name) for name in fields} == fields
 

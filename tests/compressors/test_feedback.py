@@ -132,7 +132,7 @@ def test_what_fsdp2_holds_back_is_not_added_to_other_parameters() -> None:
 
 def test_equal_shards_of_a_reduce_scatter_are_rounded_by_other_random_numbers() -> None:
     method = read_config("qsgd(bits=4, decay=0)")
-    state = SimpleNamespace(_method=method, _worker=Worker(CPU, readback=Readback(CPU)))
+    state = SimpleNamespace(method=method, _worker=Worker(CPU, readback=Readback(CPU)))
     rows = ReduceScatterState._compressor(state, ("w", "w"), (4096, 4096))  # type: ignore[arg-type]
     shard = torch.randn(4096, generator=torch.Generator().manual_seed(1))
     one, other = rows.compress([shard, shard.clone()], 0).payload.reshape(2, -1)

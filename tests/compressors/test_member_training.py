@@ -112,7 +112,8 @@ def fixed(model, options: dict[str, Any]) -> dict[str, torch.Tensor]:
     "options", [{}, {"fragments": 3}, {"delay_steps": 2}, {"delay_steps": 1, "blend": 0.3}], ids=str
 )
 def test_members_that_stay_have_the_same_bits_as_a_fixed_group(coordinator, options):
-    who, first_is_in = members(coordinator, min_members=2), Event()
+    # With a smaller quorum, a busy machine's round closes without the slower one.
+    who, first_is_in = members(coordinator, min_members=2, quorum=1.0), Event()
     trained = [Trainee(who, seed=rank, joins=False, buffers=False, **options) for rank in range(2)]
     expected = fixed(trained[0].model, options)  # the first one's weights are everybody's
 
