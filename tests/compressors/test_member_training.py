@@ -733,3 +733,45 @@ def test_examples_are_refused_and_members_are_needed_to_leave(coordinator):
     local = make(members(coordinator))[2]
     with pytest.raises(ValueError, match="examples = 8 with members: they weigh by examples with"):
         local.step(examples=8)
+
+
+def test_what_is_given_to_a_member_that_just_leaves_is_in_its_state(coordinator, monkeypatch):
+    """The other one has its answer; that it was asked reaches the member only after it began to leave."""
+    who, is_told = members(coordinator), Event()
+    giver, heir = Trainee(who), Trainee(who, seed=2, joins=False)
+    with ThreadPoolExecutor(1) as pool:
+        joins = pool.submit(heir.local.join)
+        while not joins.done():
+            giver.local.state_dict()  # gives the agreed state in it
+            sleep(0.01)
+    for one in (giver, heir):
+        one.learn()
+    moved = giver.local._rounds.fragments[0].moves()
+    ending, member = giver.local._rounds._end, heir.local._rounds._session.member
+    monkeypatch.setattr(giver.local._rounds, "_end", lambda: is_told.wait(60) and ending())
+    follow = member._follow
+
+    def late(view: Any, now: float) -> None:
+        leaves = any(peer.leaving and peer.incarnation == view.incarnation for peer in view.peers)
+        if is_told.is_set():
+            follow(view, now)
+        elif not leaves:
+            follow(view.model_copy(update={"adopted": {}}), now)
+
+    monkeypatch.setattr(member, "_follow", late)
+    with ThreadPoolExecutor(2) as pool:
+        gives = pool.submit(giver.local.leave)
+        deadline = monotonic() + 60
+        while not (giver.local.membership.given and member.holds_residual and not member.heirs):
+            assert monotonic() < deadline
+            sleep(0.01)
+        leaves = pool.submit(heir.local.leave)
+        while not (leaves.done() or member._leaving):
+            sleep(0.01)
+        sleep(0.3)
+        is_told.set()
+        assert (gives.result(60), leaves.result(60)) == (True, False)
+    assert heir.local.membership.taken_over == 1
+    pending = heir.local.state_dict()["rounds"]["fragments"][0]["pending"]
+    own = heir.local._rounds.fragments[0].moves()
+    torch.testing.assert_close(pending - own, moved, rtol=0.01, atol=1e-3)

@@ -291,6 +291,18 @@ class Member:
         return any(number == 0 for _, number in self._items)
 
     @property
+    def may_inherit(self) -> bool:
+        """Whether it, which leaves, has a residual that is or may become its to take over.
+
+        Once the coordinator knows that it leaves, none becomes so any more.
+        """
+        leavers = [leaver for leaver, number in self._items if number == 0 and leaver != self._joined]
+        if not leavers or self.view is None or self.incarnation not in self._peers:
+            return False
+        is_known = self._peers[self.incarnation].leaving
+        return not is_known or any(self.view.adopted.get(leaver) == self.incarnation for leaver in leavers)
+
+    @property
     def is_latest(self) -> bool:
         """Whether it has applied all rounds that it knows of."""
         return self.view is not None and self._round >= self.view.last
@@ -429,7 +441,7 @@ class Member:
         if self.is_active:
             self._in_at = now
         if self._leaving and self.incarnation in view.adopted:
-            self._leaving, self.is_given = False, True
+            self.is_given = True  # and still leaves: nobody is to give it anything
         if self.asks_shard and view.leases > self._leases:
             self.asks_shard, self._leases, self.shard = False, view.leases, view.shard
             self.shards.add(view.shard)
@@ -473,7 +485,7 @@ class Member:
     def _share(self) -> Iterator[tuple[int, Message]]:
         """Sends its offer to all others, and its residual to one; each at once, and once."""
         shares = [(self._handed_in, peer.incarnation) for peer in self._others]
-        if self._leaving:
+        if self._leaving and not self.is_given:
             shares = [((self.incarnation, 0), heir) for heir in self.heirs[:1]]
         for key, to in shares:
             if key in self._items and (key, to) not in self._shared:

@@ -324,7 +324,11 @@ class MemberRounds(FragmentRounds):
         taken_over = self.membership.taken_over
         if torch.isfinite(given).all():
             session.call(session.member.give, joined(to_bytes([given]), _numbers(examples)))
-            self._follow(lambda side: side.is_given or not side.heirs or monotonic() > until)
+            self._follow(
+                lambda side: (
+                    ((side.is_given or not side.heirs) and not side.may_inherit) or monotonic() > until
+                )
+            )
         is_given = session.member.is_given
         if is_given:
             self.membership.given += 1
