@@ -106,6 +106,7 @@ class Feedback:
             raise ValueError(f"a state without {' and '.join(sorted(missing))}")
         if self.slices:
             self.require_strides(state)
+            self._require_same_slices(state)
             like = {
                 name: like[name].new_empty(()).expand(part.elements) for name, part in self.slices.items()
             }
@@ -137,6 +138,17 @@ class Feedback:
                 raise ValueError(
                     f"the memory format of {name!r} is not that of the state, which has a part of what "
                     "was not sent of it: change the model's before it is loaded"
+                )
+
+    def _require_same_slices(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if a state is of other slices, as before parameters were frozen or thawed."""
+        starts = state.get("starts", {})
+        for name, tensor in state["residuals"].items():
+            part = self.slices.get(name)
+            if part is None or (starts.get(name, part.start), tensor.numel()) != (part.start, part.elements):
+                raise ValueError(
+                    f"the state has sums of another part of {name!r}, as where other parameters are trained: "
+                    "load the states of all workers with reshard=True"
                 )
 
     def residual_squares(self, ops: Ops) -> float:

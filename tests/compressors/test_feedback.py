@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taugrad.compressors import CompressionState, NonFiniteGradient, compression_hook
 from taugrad.compressors.bucket.compressor import Worker
+from taugrad.compressors.bucket.feedback import Feedback
+from taugrad.compressors.bucket.layout import ParameterSlice
 from taugrad.compressors.errors import CompressionError
 from taugrad.compressors.methods import read_config
 from taugrad.compressors.ops.cpu.passes import CPU
@@ -137,3 +139,15 @@ def test_equal_shards_of_a_reduce_scatter_are_rounded_by_other_random_numbers() 
     shard = torch.randn(4096, generator=torch.Generator().manual_seed(1))
     one, other = rows.compress([shard, shard.clone()], 0).payload.reshape(2, -1)
     assert (one != other).any()
+
+
+def test_sums_of_another_part_of_a_parameter_are_refused() -> None:
+    """Where other parameters were trained, shards were cut elsewhere; a part as long fits no better."""
+    like = {name: torch.zeros(8) for name in "ab"}
+    former, now = Feedback(read_config("topk(0.1)")), Feedback(read_config("topk(0.1)"))
+    former.slices = {"a": ParameterSlice("a", 0, 0, 4, 8)}
+    former.residuals = {"a": torch.ones(4)}
+    for part in (ParameterSlice("a", 0, 4, 8, 8), ParameterSlice("b", 0, 0, 4, 8)):
+        now.slices = {part.name: part}
+        with pytest.raises(ValueError, match=r"another part of 'a'.*reshard=True"):
+            now.load_state_dict(former.state_dict(), like)
