@@ -231,10 +231,15 @@ class EngineReader(StreamReader):
     def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
         if self._rank:
             return [], None
-        self._files, chain, newest = self._links(number, self._listed)
-        if not chain or not all(at in self._ahead for at, _ in chain):  # else no store is asked
-            self._files, chain, newest = self._links(number, self._store.files())
-        return ([] if number is not None and chain and chain[-1][0] != number else chain), newest
+        for found in (
+            lambda: self._listed,
+            self._store.files,
+        ):  # the store is asked if the thread's look fails
+            self._files, chain, newest = self._links(number, found())
+            reaches = bool(chain) and (number is None or chain[-1][0] == number)
+            if reaches and all(at in self._ahead for at, _ in chain):
+                break
+        return (chain if reaches else []), newest
 
     def _follow(self, plan: Sequence[Link]) -> None:
         """Goes along all links or none."""

@@ -288,6 +288,24 @@ def test_an_update_that_fails_changes_nothing(ranks: int, fault: str, tmp_path: 
     ahead.close()
 
 
+def test_a_number_that_came_since_the_threads_look_is_reached(tmp_path: Path) -> None:
+    place = tmp_path / "weights"
+    states = published(place, 4)
+    path = place / "0000000003.patch"
+    good = path.read_bytes()
+    path.write_bytes(b"")  # somebody writes it
+    group = Group(states[0])
+    group.follow(place, poll_s=0.001)
+    (engine,) = group.engines
+    while engine.reader._ahead.keys() < {1, 2}:
+        time.sleep(0.01)
+    group.close()
+    time.sleep(0.05)
+    path.write_bytes(good)
+    assert group.update(3) == 3
+    assert group.has(states[3])
+
+
 def test_what_changed_behind_the_readers_back_is_found_and_replaced(tmp_path: Path) -> None:
     states = published(tmp_path / "weights", 6, full_every=2)
     for spoil in (

@@ -261,20 +261,20 @@ def test_runs_are_kept_in_a_folder_of_any_name(tmp_path, monkeypatch):
 def test_how_to_deliver_is_said_as_a_shell_reads_it(tmp_path):
     from pyarrow.fs import LocalFileSystem
 
-    from taugrad.platform.launching.driver.launch import _end
     from taugrad.platform.launching.run_folder import RunFolder
+    from taugrad.platform.launching.undelivered import end_in_store
 
     place = str(tmp_path / 'it\'s "here" now')
     folder = RunFolder(LocalFileSystem(), place, "r", place)
     held = SimpleNamespace(is_ours=lambda: True)
-    (notice,) = _end(object(), "r", "FINISHED", held, folder)  # which no store answers
+    (notice,) = end_in_store(object(), "r", "FINISHED", folder, held)  # which no store answers
     command = notice.partition("again: ")[2]
     assert shlex.split(command) == ["taugrad", "deliver", f"{place}/{UNDELIVERED}"]
 
 
 def test_an_end_does_not_replace_metrics_that_cannot_be_read(tmp_path, monkeypatch):
-    from taugrad.platform.launching.driver.launch import _end
     from taugrad.platform.launching.run_folder import RunFolder
+    from taugrad.platform.launching.undelivered import end_in_store
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     folder = RunFolder.at(str(tmp_path), "r")
@@ -285,7 +285,7 @@ def test_an_end_does_not_replace_metrics_that_cannot_be_read(tmp_path, monkeypat
             raise OSError("it has not answered for 30 s")
 
     held = SimpleNamespace(is_ours=lambda: True)
-    (notice,) = _end(object(), "r", "FINISHED", held, Slow.at(str(tmp_path), "r"))
+    (notice,) = end_in_store(object(), "r", "FINISHED", Slow.at(str(tmp_path), "r"), held)
     assert Path(waiting).read_text() == "metrics\n"
     place = Path(shlex.split(notice.partition("when it answers again: ")[2])[-1])
     assert place == tmp_path / "home" / ".taugrad" / "not-stored" / "r" / UNDELIVERED
