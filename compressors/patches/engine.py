@@ -231,15 +231,10 @@ class EngineReader(StreamReader):
     def _plan(self, number: int | None) -> tuple[list[Link], int | None]:
         if self._rank:
             return [], None
-        for found in (
-            lambda: self._listed,
-            self._store.files,
-        ):  # the store is asked if the thread's look fails
-            self._files, chain, newest = self._links(number, found())
-            reaches = bool(chain) and (number is None or chain[-1][0] == number)
-            if reaches and all(at in self._ahead for at, _ in chain):
-                break
-        return (chain if reaches else []), newest
+        self._files, chain, newest = self._links(number, self._listed)
+        if not (_leads_to(chain, number) and all(at in self._ahead for at, _ in chain)):
+            self._files, chain, newest = self._links(number, self._store.files())
+        return (chain if _leads_to(chain, number) else []), newest
 
     def _follow(self, plan: Sequence[Link]) -> None:
         """Goes along all links or none."""
@@ -407,3 +402,8 @@ class EngineReader(StreamReader):
                 self.fetched = sets.newest
             except Exception:
                 self.fetched = None
+
+
+def _leads_to(chain: Sequence[Link], number: int | None) -> bool:
+    """Whether there is a chain, which ends at a number if one is given."""
+    return bool(chain) and number in (None, chain[-1][0])
