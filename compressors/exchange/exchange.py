@@ -62,7 +62,7 @@ class Exchange:
     def start(self, tensors: Sequence[Tensor]) -> None:
         """Compresses in this thread, and sends the first messages; raises what compressing raises.
 
-        Tensors are flat and contiguous, one a parameter; the caller drops its references.
+        Tensors are flat and contiguous, one per parameter; the caller drops its references.
         """
         self._rounds = self.pattern.rounds(tensors, self.record)
         del tensors

@@ -4,25 +4,22 @@ The host waits once in a backward pass: when all buckets are on their way, worke
 was finite.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from functools import cached_property
 from time import perf_counter
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
 from ..bucket.bucket import Bucket
-from ..bucket.feedback import Feedback
 from ..bucket.ledger import Step
 from ..errors import NonFiniteGradient
 from ..exchange.collectives import Collectives, first_refused
 from ..exchange.patterns.base import RefusedUpdate
-from ..methods import CompressedMethod
 from ..ops import ops_for
-from ..ops.interface import Readback
-from .base import Fail, Options
+from ..ops.interface import Ops, Readback
 from .compressed import CompressedReducer, UnderWay
 
 
@@ -32,22 +29,21 @@ class CollectiveReducer(CompressedReducer):
     Whether a gradient was not finite is known when workers agree on it, at the end of a backward pass.
     """
 
-    def __init__(
-        self,
-        method: CompressedMethod,
-        group: dist.ProcessGroup,
-        parameters: Mapping[str, Tensor],
-        fail: Fail,
-        feedback: Feedback,
-        options: Options,
-    ) -> None:
-        super().__init__(method, group, parameters, fail, feedback, options)
-        ops = ops_for(next(iter(parameters.values())).device, options.threads)
-        self._carrier = self._collectives = Collectives(group, ops)
-        self._readback = Readback(ops)
-        self._stream: torch.cuda.Stream | None = None
-        self._unchecked: list[UnderWay] = []
-        """Since workers agreed that everything was finite."""
+    _unchecked: list[UnderWay]
+    """In this backward pass, since workers agreed that everything was finite."""
+    _stream: torch.cuda.Stream | None = None
+
+    @cached_property
+    def _collectives(self) -> Collectives:
+        return Collectives(self._group, self._ops)
+
+    @property
+    def _ops(self) -> Ops:
+        return ops_for(next(iter(self._parameters.values())).device, self._options.threads)
+
+    def open(self) -> None:
+        if self._carrier is None:
+            self._carrier, self._readback = self._collectives, Readback(self._ops)
 
     def begin(self, iteration: int) -> None:
         super().begin(iteration)

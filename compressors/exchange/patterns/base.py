@@ -113,7 +113,7 @@ class Pattern(ABC):
 
     @abstractmethod
     def rounds(self, gradients: Sequence[Tensor], record: ExchangeRecord) -> Rounds:
-        """The worker's side of one exchange of gradients, flat and contiguous, one a parameter."""
+        """The worker's side of one exchange of gradients, flat and contiguous, one per parameter."""
 
     @abstractmethod
     def refusals(self, payloads: Payloads) -> list[RefusedUpdate]:
